@@ -1,0 +1,148 @@
+//! What one log entry is.
+//!
+//! Purpose: the immutable record that rings keep and readers share, its limits, and how anything
+//! is cut down to them (rule L4). Pure. Must not know: rings, readers, where a record came from.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Dn;
+
+/// Longest message of an entry in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 10;
+/// Most lines of an entry.
+pub const MAX_LINES: usize = 64;
+/// Most fields of an entry.
+pub const MAX_FIELDS: usize = 32;
+/// Longest value of a field in bytes.
+pub const MAX_VALUE_BYTES: usize = 4 << 10;
+
+/// How much a record matters. Ordered: `Trace` is the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Level {
+    /// Every step.
+    Trace = 0,
+    /// For whoever looks for a defect.
+    Debug = 1,
+    /// What happened.
+    Info = 2,
+    /// Something is odd, work goes on.
+    Warning = 3,
+    /// Something failed.
+    Error = 4,
+    /// The node cannot go on. Ends nothing by itself.
+    Critical = 5,
+}
+
+impl Level {
+    /// All levels, least first.
+    pub const ALL: [Level; 6] = [
+        Level::Trace,
+        Level::Debug,
+        Level::Info,
+        Level::Warning,
+        Level::Error,
+        Level::Critical,
+    ];
+
+    /// The letter that stands for the level in text.
+    pub fn letter(self) -> char {
+        match self {
+            Level::Trace => 'T',
+            Level::Debug => 'D',
+            Level::Info => 'I',
+            Level::Warning => 'W',
+            Level::Error => 'E',
+            Level::Critical => 'C',
+        }
+    }
+
+    /// Lower-case name of the level.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Trace => "trace",
+            Level::Debug => "debug",
+            Level::Info => "info",
+            Level::Warning => "warning",
+            Level::Error => "error",
+            Level::Critical => "critical",
+        }
+    }
+}
+
+impl From<slog::Level> for Level {
+    fn from(level: slog::Level) -> Level {
+        match level {
+            slog::Level::Critical => Level::Critical,
+            slog::Level::Error => Level::Error,
+            slog::Level::Warning => Level::Warning,
+            slog::Level::Info => Level::Info,
+            slog::Level::Debug => Level::Debug,
+            slog::Level::Trace => Level::Trace,
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A text that names no level.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown level {0:?}: use trace, debug, info, warning, error or critical")]
+pub struct LevelError(pub String);
+
+impl FromStr for Level {
+    type Err = LevelError;
+
+    fn from_str(text: &str) -> Result<Level, LevelError> {
+        Level::ALL
+            .into_iter()
+            .find(|l| l.as_str().eq_ignore_ascii_case(text))
+            .or_else(|| text.eq_ignore_ascii_case("warn").then_some(Level::Warning))
+            .ok_or_else(|| LevelError(text.to_owned()))
+    }
+}
+
+/// One record of the log. Shared, never changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Number in the whole tree; strictly rising.
+    pub seq: u64,
+    /// Number in its DN, from 1, without gaps.
+    pub dn_seq: u64,
+    /// Who said it.
+    pub dn: Dn,
+    /// Wall clock when it was said, in nanoseconds since 1970.
+    pub wall_ns: i64,
+    /// Monotonic clock when it arrived, in nanoseconds since the tree was made.
+    pub mono_ns: u64,
+    /// `None` for a raw line.
+    pub level: Option<Level>,
+    /// `file:line`, if known.
+    pub source: Option<String>,
+    /// The message, split at newlines, without outer newlines; never empty.
+    pub lines: Vec<String>,
+    /// Pairs that came with the message, in order.
+    pub fields: Vec<(String, String)>,
+    /// Bytes of the message before it was cut.
+    pub original_len: usize,
+}
+
+impl Entry {
+    /// The message as one text.
+    pub fn message(&self) -> String {
+        self.lines.join("\n")
+    }
+
+    /// The level, with `Info` for a raw line (rule L7).
+    pub fn level_or_info(&self) -> Level {
+        self.level.unwrap_or(Level::Info)
+    }
+}
