@@ -1,0 +1,3 @@
+module hamlet/upstream/pause
+
+go 1.26.0
