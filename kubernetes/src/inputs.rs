@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use localstorage::{DataVolumesDirectory, Dir};
+use localstorage::{DataVolumesDirectory, Dir, Kubelet};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use supervisor::Spawner;
@@ -43,7 +43,7 @@ pub struct NodeSettings {
     pub address: Ipv4Addr,
 }
 
-/// Typed directories, all on the mounted data disk.
+/// Typed directories. Those of the data disk are proof that it is mounted.
 #[derive(Clone)]
 pub struct Directories {
     /// Certificates and keys.
@@ -53,7 +53,9 @@ pub struct Directories {
     /// containerd's root.
     pub containerd: Dir,
     /// The kubelet's root, seen at `/var/lib/kubelet`.
-    pub kubelet: Dir,
+    pub kubelet: Kubelet,
+    /// `/run/cni/net.d`: where the pods' network is configured.
+    pub cni: Dir,
     /// Proof that the volume area is mounted; for the provisioner.
     pub volumes: DataVolumesDirectory,
 }

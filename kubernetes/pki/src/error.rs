@@ -23,6 +23,21 @@ pub enum PkiError {
         #[source]
         source: localstorage::WriteError,
     },
+    /// A file's name is not one that the data disk's layout takes.
+    #[error("{path} is no file of the layout")]
+    Name {
+        /// The file.
+        path: PathBuf,
+        /// The rule it breaks.
+        #[source]
+        source: localstorage::layout::DeclarationError,
+    },
+    /// A file is no text.
+    #[error("{path} is not text")]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
     /// A private key that others trust is there but is no key.
     #[error(
         "{path} is not a private key; it is not replaced, since that would void every credential \

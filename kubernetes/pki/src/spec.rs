@@ -169,6 +169,16 @@ impl Leaf {
         }
     }
 
+    /// Who signs it, and whom its bearer trusts.
+    pub fn authority(self) -> Authority {
+        match self {
+            Leaf::ApiserverEtcdClient | Leaf::EtcdServer | Leaf::EtcdPeer | Leaf::EtcdProbe => {
+                Authority::Etcd
+            }
+            _ => Authority::Cluster,
+        }
+    }
+
     /// What the leaf says on this node.
     pub fn identity(self, rq: &Request) -> Identity {
         let node = rq.node_name.as_str();
@@ -221,11 +231,7 @@ fn server(common_name: &str, names: BTreeSet<String>) -> Identity {
 }
 
 fn etcd(common_name: &str, usage: Usage) -> Identity {
-    Identity {
-        usages: [usage].into(),
-        authority: Authority::Etcd,
-        ..client(common_name, None)
-    }
+    Identity { usages: [usage].into(), authority: Authority::Etcd, ..client(common_name, None) }
 }
 
 fn etcd_server(common_name: &str) -> Identity {
@@ -294,6 +300,7 @@ mod tests {
         for leaf in Leaf::ALL {
             let etcd = leaf.identity(&request()).authority == Authority::Etcd;
             assert_eq!(etcd, leaf.file_stem().contains("etcd"), "{leaf:?}");
+            assert_eq!(leaf.authority(), leaf.identity(&request()).authority, "{leaf:?}");
         }
     }
 

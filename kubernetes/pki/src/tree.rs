@@ -124,7 +124,7 @@ impl Pki {
     /// # Errors
     /// The file is gone or unreadable.
     pub fn authority_pem(&self, a: Authority) -> Result<String, PkiError> {
-        self.store.required(&self.store.certificate_name(a.file_stem()))
+        self.store.required(&Store::certificate_name(a.file_stem()))
     }
 
     /// Certificate and private key of a leaf, as PEM.
@@ -133,8 +133,8 @@ impl Pki {
     /// A file is gone or unreadable.
     pub fn leaf_pem(&self, leaf: Leaf) -> Result<(String, String), PkiError> {
         Ok((
-            self.store.required(&self.store.certificate_name(leaf.file_stem()))?,
-            self.store.required(&self.store.key_name(leaf.file_stem()))?,
+            self.store.required(&Store::certificate_name(leaf.file_stem()))?,
+            self.store.required(&Store::key_name(leaf.file_stem()))?,
         ))
     }
 
@@ -164,10 +164,15 @@ impl Pki {
         }
     }
 
-    fn refresh_authority(&self, a: Authority, now: i64, report: &mut Report) -> Result<(), PkiError> {
+    fn refresh_authority(
+        &self,
+        a: Authority,
+        now: i64,
+        report: &mut Report,
+    ) -> Result<(), PkiError> {
         let name = a.file_stem();
         let key = self.signing_key(a);
-        let pem = self.store.read(&self.store.certificate_name(name))?;
+        let pem = self.store.read(&Store::certificate_name(name))?;
         let found = pem.as_deref().and_then(|pem| parse::certificate(pem, key, key));
         let verdict = match (&pem, &found) {
             (None, _) => Some(Reason::Missing),
@@ -176,9 +181,9 @@ impl Pki {
         };
         let mut validity = found.map(|f| f.validity);
         if let Some(reason) = verdict {
-            let pem = issue::authority(a, key, now)
-                .map_err(|source| PkiError::Issue { name, source })?;
-            self.store.write(&self.store.certificate_name(name), pem.as_bytes())?;
+            let pem =
+                issue::authority(a, key, now).map_err(|source| PkiError::Issue { name, source })?;
+            self.store.write(&Store::certificate_name(name), pem.as_bytes())?;
             validity = parse::certificate(pem.as_bytes(), key, key).map(|f| f.validity);
             report.issued.push(Issued { name, reason });
         }
@@ -190,8 +195,8 @@ impl Pki {
         let name = leaf.file_stem();
         let wanted = leaf.identity(&self.request);
         let authority = self.signing_key(wanted.authority);
-        let pem = self.store.read(&self.store.certificate_name(name))?;
-        let key = self.store.read(&self.store.key_name(name))?;
+        let pem = self.store.read(&Store::certificate_name(name))?;
+        let key = self.store.read(&Store::key_name(name))?;
         let found = match (&pem, key.as_deref().and_then(parse_key)) {
             (Some(pem), Some(key)) => parse::certificate(pem, &key, authority),
             _ => None,
@@ -206,8 +211,8 @@ impl Pki {
             let key = issue::key().map_err(|source| PkiError::Key { name, source })?;
             let pem = issue::leaf(&wanted, &key, authority, now)
                 .map_err(|source| PkiError::Issue { name, source })?;
-            self.store.write(&self.store.key_name(name), key.serialize_pem().as_bytes())?;
-            self.store.write(&self.store.certificate_name(name), pem.as_bytes())?;
+            self.store.write(&Store::key_name(name), key.serialize_pem().as_bytes())?;
+            self.store.write(&Store::certificate_name(name), pem.as_bytes())?;
             validity = parse::certificate(pem.as_bytes(), &key, authority).map(|f| f.validity);
             report.issued.push(Issued { name, reason });
         }
@@ -226,11 +231,11 @@ impl Report {
 
 fn authority_key(store: &Store, a: Authority) -> Result<KeyPair, PkiError> {
     let name = a.file_stem();
-    if let Some(bytes) = store.read(&store.key_name(name))? {
+    if let Some(bytes) = store.read(&Store::key_name(name))? {
         return parse_key(&bytes)
             .ok_or_else(|| PkiError::TrustedKeyUnreadable { path: store.key_path(name) });
     }
-    if store.read(&store.certificate_name(name))?.is_some() {
+    if store.read(&Store::certificate_name(name))?.is_some() {
         return Err(PkiError::TrustedKeyMissing {
             certificate: store.certificate_path(name),
             key: store.key_path(name),
@@ -241,21 +246,22 @@ fn authority_key(store: &Store, a: Authority) -> Result<KeyPair, PkiError> {
 
 /// The key of the service accounts; the API server takes the public half from the same file.
 fn service_account(store: &Store) -> Result<(), PkiError> {
-    match store.read(&store.key_name(SERVICE_ACCOUNT))? {
+    match store.read(&Store::key_name(SERVICE_ACCOUNT))? {
         Some(bytes) if parse_key(&bytes).is_some() => Ok(()),
-        Some(_) => {
-            Err(PkiError::TrustedKeyUnreadable { path: store.key_path(SERVICE_ACCOUNT) })
-        }
+        Some(_) => Err(PkiError::TrustedKeyUnreadable { path: store.key_path(SERVICE_ACCOUNT) }),
         None => new_key(store, SERVICE_ACCOUNT).map(drop),
     }
 }
 
 fn new_key(store: &Store, name: &'static str) -> Result<KeyPair, PkiError> {
     let key = issue::key().map_err(|source| PkiError::Key { name, source })?;
-    store.write(&store.key_name(name), key.serialize_pem().as_bytes())?;
+    store.write(&Store::key_name(name), key.serialize_pem().as_bytes())?;
     Ok(key)
 }
 
 fn parse_key(bytes: &[u8]) -> Option<KeyPair> {
     KeyPair::from_pem(std::str::from_utf8(bytes).ok()?).ok()
 }
+
+#[cfg(test)]
+mod tests;
