@@ -14,20 +14,31 @@
 //! });
 //! ```
 
+mod api;
 mod child;
+mod context;
+mod driver;
 mod outcome;
+mod panics;
+mod runner;
 mod service;
-mod skeleton;
+mod slot;
 mod snapshot;
+mod tree;
+
+pub use api::{Config, Fatal, Quiet, RestartError, StartError, Supervisor};
 
 pub use child::{
     CgroupLimits, Child, ChildFile, ChildSpec, KillScope, Probe, Rlimit, Spawner, StopSpec, User,
     child, run_child,
 };
+pub use context::{
+    AddError, Context, Handle, Health, Job, JobPanicked, Running, StopReason, StopToken,
+};
 pub use logtree::{Dn, Level, LogTree, Name, NameError, Quota};
 pub use outcome::{Cancelled, Done, Failure, Outcome, Stop};
+pub use panics::{caught_panics, panic_is_caught};
 pub use service::{Backoff, Intensity, Placement, Policy, Restart, Run, Service, SlowStart};
-pub use skeleton::*;
 pub use snapshot::{
     ChildStats, Condition, Death, DeathClass, NodeSnapshot, Phase, Severity, Snapshot, StartCause,
     State, Transition, Verdict,

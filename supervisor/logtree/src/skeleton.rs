@@ -250,3 +250,14 @@ pub fn to_text(entry: &Entry) -> String {
 pub fn to_concise(entry: &Entry, width: usize) -> String {
     todo!()
 }
+
+/// A span that brings library records of other tasks to `dn`.
+pub fn dn_span(dn: &Dn) -> tracing::Span {
+    tracing::info_span!(target: "logtree", "dn", dn = %dn)
+}
+impl LogTree {
+    /// How much of a DN is kept.
+    pub fn set_quota(&self, dn: &Dn, quota: Quota) {
+        todo!()
+    }
+}
