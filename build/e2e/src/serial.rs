@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use parking_lot::{Condvar, Mutex};
 
+/// The node's last word: after it no other marker comes in this boot.
+const OUTCOME: &str = "HAMLET outcome=";
+
 /// Lines of the console that are repeated when something did not happen.
 const TAIL_LINES: usize = 30;
 
@@ -18,6 +21,7 @@ const TAIL_LINES: usize = 30;
 struct State {
     lines: Vec<(Duration, String)>,
     ended: bool,
+    interrupted: bool,
 }
 
 #[derive(Debug, Default)]
@@ -92,9 +96,15 @@ impl Serial {
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n    ")
     }
 
+    /// Ends all present and future waits for markers: someone pressed Ctrl-C.
+    pub fn interrupt(&self) {
+        self.shared.state.lock().interrupted = true;
+        self.shared.changed.notify_all();
+    }
+
     /// Waits until the guest's console is closed, which is when QEMU ends.
     /// Returns whether that happened in time.
-    pub(crate) fn wait_end(&self, deadline: Duration) -> bool {
+    pub fn wait_end(&self, deadline: Duration) -> bool {
         let until = Instant::now() + deadline;
         let mut state = self.shared.state.lock();
         while !state.ended {
@@ -109,7 +119,8 @@ impl Serial {
     /// for it at most until `deadline` after now.
     ///
     /// # Errors
-    /// The guest ended first, or the time is over; with the console's last lines.
+    /// The node gave up, the guest ended, the wait was interrupted, or the time is
+    /// over; with the console's last lines.
     pub fn wait_for(&self, marker: &str, deadline: Duration) -> Result<(Duration, String)> {
         let until = Instant::now() + deadline;
         let mut state = self.shared.state.lock();
@@ -117,17 +128,21 @@ impl Serial {
             if let Some(found) = state.lines.iter().find(|(_, line)| line.contains(marker)) {
                 return Ok(found.clone());
             }
-            let why = if state.ended {
-                "the guest ended"
+            let gave_up = state.lines.iter().find(|(_, line)| line.contains(OUTCOME));
+            let why = if let Some((_, line)) = gave_up {
+                format!("the node said {line:?}")
+            } else if state.interrupted {
+                "the wait was interrupted".to_owned()
+            } else if state.ended {
+                "the guest ended".to_owned()
             } else if self.shared.changed.wait_until(&mut state, until).timed_out() {
-                "the time is over"
+                format!("the {:.0} s for it are over", deadline.as_secs_f64())
             } else {
                 continue;
             };
             drop(state);
             bail!(
-                "no {marker:?} on the console: {why} after {:.0} s. Last lines (all in {}):\n    {}",
-                deadline.as_secs_f64(),
+                "no {marker:?} on the console: {why}. Last lines (all in {}):\n    {}",
                 self.log.display(),
                 self.tail()
             );

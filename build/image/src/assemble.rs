@@ -18,15 +18,15 @@ use crate::debian::KernelFiles;
 use crate::layout::{Facts, Kind, Layout, Origin, initramfs_layout, root_layout};
 use crate::modules::{ModuleIndex, NODE_MODULES, ROOT_DISK_MODULES};
 use crate::run::run_quiet;
-use crate::{CNI_PLUGINS, DEBIAN_PROGRAMS, UPSTREAM_PROGRAMS, elf, erofs, initramfs, oci};
+use crate::{DEBIAN_PROGRAMS, elf, erofs, initramfs, oci};
 
 /// What an image is made of.
 #[derive(Debug, Clone)]
 pub struct Inputs {
     /// The `hamlet` binary, static; it is stripped on the way.
     pub hamlet: PathBuf,
-    /// Folder with the programs of build/upstream.
-    pub upstream: PathBuf,
+    /// The programs of build/upstream, by name.
+    pub upstream: BTreeMap<String, PathBuf>,
     /// The kernel.
     pub kernel: KernelFiles,
     /// A static busybox.
@@ -65,7 +65,7 @@ impl Manifest {
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     hamlet: PathBuf,
-    upstream: PathBuf,
+    upstream: BTreeMap<String, PathBuf>,
     modules: PathBuf,
     debian: BTreeMap<String, PathBuf>,
     libraries: BTreeMap<String, PathBuf>,
@@ -81,7 +81,7 @@ impl Sources {
     fn find<'a>(&'a self, origin: &'a Origin) -> Result<Source<'a>> {
         Ok(match origin {
             Origin::Hamlet => Source::File(self.hamlet.clone()),
-            Origin::Upstream(name) => Source::File(self.upstream.join(name)),
+            Origin::Upstream(name) => Source::File(upstream(&self.upstream, name)?.clone()),
             Origin::Module(path) => Source::File(self.modules.join(path)),
             Origin::Debian(name) => {
                 Source::File(self.debian.get(name).context("unknown Debian program")?.clone())
@@ -174,7 +174,7 @@ pub fn assemble(inputs: &Inputs, folder: &Path, note: &mut dyn FnMut(&str)) -> R
     fs::copy(&inputs.kernel.image, folder.join("vmlinuz")).context("cannot copy the kernel")?;
     fs::write(folder.join("root.listing"), root.listing(&facts.kernel))?;
     fs::write(folder.join("initramfs.listing"), initramfs.listing(&facts.kernel))?;
-    link_kubectl(&inputs.upstream, folder)?;
+    link_kubectl(upstream(&inputs.upstream, "kube")?, folder)?;
     let mut sizes = BTreeMap::new();
     for name in FILES {
         sizes.insert((*name).to_owned(), fs::metadata(folder.join(name))?.len());
@@ -184,13 +184,17 @@ pub fn assemble(inputs: &Inputs, folder: &Path, note: &mut dyn FnMut(&str)) -> R
     Ok(manifest)
 }
 
+fn upstream<'a>(programs: &'a BTreeMap<String, PathBuf>, name: &str) -> Result<&'a PathBuf> {
+    programs.get(name).with_context(|| format!("build/upstream gave no {name}"))
+}
+
 /// kubectl for the host: the multicall binary under another name.
-fn link_kubectl(upstream: &Path, folder: &Path) -> Result<()> {
+fn link_kubectl(kube: &Path, folder: &Path) -> Result<()> {
     let link = folder.join("kubectl");
     if link.is_symlink() {
         fs::remove_file(&link)?;
     }
-    let kube = fs::canonicalize(upstream.join("kube"))?;
+    let kube = fs::canonicalize(kube)?;
     std::os::unix::fs::symlink(kube, link).context("cannot link kubectl")
 }
 
@@ -205,10 +209,6 @@ fn collect(inputs: &Inputs, folder: &Path) -> Result<(Sources, Facts)> {
         let found = places.iter().map(PathBuf::from).find(|path| path.exists());
         let found = found.with_context(|| format!("program {name} is not installed"))?;
         debian.insert((*name).to_owned(), fs::canonicalize(found)?);
-    }
-    for name in UPSTREAM_PROGRAMS.iter().chain(CNI_PLUGINS) {
-        let path = inputs.upstream.join(name);
-        anyhow::ensure!(path.exists(), "{} is missing", path.display());
     }
     let programs: Vec<PathBuf> = debian.values().cloned().collect();
     let libraries = elf::closure(&programs)?;
@@ -225,7 +225,7 @@ fn collect(inputs: &Inputs, folder: &Path) -> Result<(Sources, Facts)> {
         libraries: libraries.keys().cloned().collect(),
         version: inputs.version.clone(),
     };
-    let pause = oci::archive(&oci::pause(fs::read(inputs.upstream.join("pause"))?))?;
+    let pause = oci::archive(&oci::pause(fs::read(upstream(&inputs.upstream, "pause")?)?))?;
     let busybox = oci::archive(&oci::busybox(fs::read(&inputs.busybox)?))?;
     let archives = BTreeMap::from([("pause".to_owned(), pause), ("busybox".to_owned(), busybox)]);
     let sources = Sources {
