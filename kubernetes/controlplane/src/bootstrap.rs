@@ -122,19 +122,13 @@ pub fn objects(driver: &str) -> Result<Vec<Object>, BootstrapError> {
     ])
 }
 
-/// A cluster role and its binding to a group of certificates.
+/// Binds a cluster role to a group of certificates; both have the role's name.
 ///
 /// # Errors
 /// As for [`objects`].
-pub fn role_of_group(
-    name: &str,
-    rules: Vec<PolicyRule>,
-    group_name: &str,
-) -> Result<Vec<Object>, BootstrapError> {
-    Ok(vec![
-        Object::of(&role(name, rules))?,
-        Object::of(&binding(name, name, group(group_name)))?,
-    ])
+pub fn role_of_group(role: &ClusterRole, group_name: &str) -> Result<[Object; 2], BootstrapError> {
+    let name = role.metadata.name.as_deref().unwrap_or_default();
+    Ok([Object::of(role)?, Object::of(&binding(name, name, group(group_name)))?])
 }
 
 /// Storage rule 12.9. Without `attachRequired: false` the kubelet waits for an attacher that
@@ -164,7 +158,7 @@ fn binding(name: &str, role: &str, subject: Subject) -> ClusterRoleBinding {
     ClusterRoleBinding {
         metadata: named(name),
         role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".to_owned(),
+            api_group: Some("rbac.authorization.k8s.io".to_owned()),
             kind: "ClusterRole".to_owned(),
             name: role.to_owned(),
         },
@@ -216,7 +210,7 @@ mod tests {
     #[test]
     fn every_object_is_complete_and_named_once() {
         let mut all = objects("d.example").unwrap();
-        all.extend(role_of_group("hamlet:x", vec![], "hamlet:xs").unwrap());
+        all.extend(role_of_group(&role("hamlet:x", vec![]), "hamlet:xs").unwrap());
         let mut seen = std::collections::BTreeSet::new();
         for o in &all {
             assert!(!o.name().is_empty());
