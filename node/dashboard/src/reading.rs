@@ -1,0 +1,97 @@
+//! Reads entries for one answer.
+//!
+//! Purpose: turns a [`LogQuery`] into entries, with what was missed. Must not know: how they are
+//! shown. Cost: a page of older entries scans the kept entries of its DNs once; everything else
+//! touches only what it returns.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use logtree::{Backlog, Cursor, Entry, LogTree, Query, Reader};
+
+use crate::problem::Problem;
+use crate::query::{LogQuery, Page};
+
+/// Entries asked of a reader at a time.
+pub(crate) const CHUNK: usize = 256;
+
+/// The entries of one answer.
+#[derive(Debug, Default)]
+pub(crate) struct Slice {
+    /// Oldest first.
+    pub(crate) entries: Vec<Arc<Entry>>,
+    /// Evicted before they could be read.
+    pub(crate) missed: u64,
+    /// Where reading goes on.
+    pub(crate) cursor: u64,
+}
+
+/// Opens a reader for a query.
+pub(crate) fn open(
+    logs: &LogTree,
+    query: &LogQuery,
+    backlog: Backlog,
+    follow: bool,
+) -> Result<Reader, Problem> {
+    let query = Query {
+        dn: query.dn.clone(),
+        children: query.children,
+        backlog,
+        follow,
+        min_level: query.level,
+        kind: query.kind,
+        contains: query.text.clone(),
+    };
+    logs.read(query).map_err(|e| Problem::bad(e.to_string(), "Change the query."))
+}
+
+/// The entries that one page or JSON answer shows.
+pub(crate) fn read(logs: &LogTree, query: &LogQuery) -> Result<Slice, Problem> {
+    match query.page {
+        Page::Newest => {
+            let mut reader = open(logs, query, Backlog::Last(query.n), false)?;
+            Ok(drain(&mut reader, |_| true, query.n))
+        }
+        Page::Before(before) => {
+            let mut reader = open(logs, query, Backlog::All, false)?;
+            let mut slice = drain(&mut reader, |e| e.seq < before, query.n);
+            slice.missed = 0;
+            Ok(slice)
+        }
+        Page::After(after) => {
+            let mut reader = open(logs, query, Backlog::After(Cursor(after)), false)?;
+            let mut slice = Slice { cursor: after, ..Slice::default() };
+            while slice.entries.len() < query.n {
+                let batch = reader.next(CHUNK.min(query.n - slice.entries.len()));
+                slice.missed += batch.missed;
+                slice.cursor = batch.cursor.0;
+                if batch.entries.is_empty() {
+                    break;
+                }
+                slice.entries.extend(batch.entries);
+            }
+            Ok(slice)
+        }
+    }
+}
+
+/// Reads to the end and keeps the last `n` that are wanted.
+fn drain(reader: &mut Reader, wanted: impl Fn(&Entry) -> bool, n: usize) -> Slice {
+    let mut kept = VecDeque::new();
+    let (mut missed, mut cursor) = (0, 0);
+    loop {
+        let batch = reader.next(CHUNK);
+        missed += batch.missed;
+        cursor = batch.cursor.0.max(cursor);
+        if batch.entries.is_empty() {
+            break;
+        }
+        for entry in batch.entries.into_iter().filter(|e| wanted(e)) {
+            if kept.len() == n {
+                kept.pop_front();
+            }
+            kept.push_back(entry);
+        }
+    }
+    Slice { entries: kept.into(), missed, cursor }
+}
