@@ -16,10 +16,10 @@ use crate::rundir::RunDir;
 use crate::vm::Vm;
 
 /// Port of the API server in the guest.
-pub(crate) const API_PORT: u16 = 6443;
+pub const API_PORT: u16 = 6443;
 
 /// Port of the dashboard in the guest.
-pub(crate) const DASHBOARD_PORT: u16 = 7840;
+pub const DASHBOARD_PORT: u16 = 7840;
 
 /// Time from power-on to a ready node: about 50 s under TCG on two idle
 /// processors, several times that on a busy machine.

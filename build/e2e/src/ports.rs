@@ -1,8 +1,9 @@
 //! Loopback ports for hostfwd.
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// A port that was free a moment ago. Another process may take it before QEMU
 /// does; starting a VM tries again with other ports then.
@@ -14,9 +15,21 @@ pub fn free_port() -> Result<u16> {
     Ok(listener.local_addr().context("no address of a bound socket")?.port())
 }
 
-/// Whether a listener could be bound to the port now.
-pub fn port_is_free(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+/// Makes sure that a port somebody chose can be listened on.
+///
+/// # Errors
+/// It cannot; says why and what to do.
+pub fn check_port(port: u16) -> Result<()> {
+    let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) else { return Ok(()) };
+    match error.kind() {
+        ErrorKind::AddrInUse => {
+            bail!("port {port} of 127.0.0.1 is in use by another program; choose another one")
+        }
+        ErrorKind::PermissionDenied => {
+            bail!("port {port} is for root only; choose one above 1023")
+        }
+        _ => Err(error).with_context(|| format!("cannot listen on port {port} of 127.0.0.1")),
+    }
 }
 
 #[cfg(test)]
@@ -24,11 +37,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_port_is_not_free_and_a_released_one_is() {
+    fn a_bound_port_is_refused_by_number_and_a_released_one_is_not() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(!port_is_free(port));
+        let error = check_port(port).unwrap_err().to_string();
+        assert!(error.contains(&port.to_string()) && error.contains("in use"), "{error}");
         drop(listener);
-        assert!(port_is_free(port));
+        check_port(port).unwrap();
     }
 }

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -43,6 +44,7 @@ impl RunDir {
     }
 
     fn under(parent: &Path) -> Result<Self> {
+        remove_leftovers(parent);
         let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = parent.join(name);
         if path.join("host.sock").as_os_str().len() > SOCKET_PATH_MAX {
@@ -79,8 +81,42 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        if !self.keep {
+        // A failing test's console is what one wants to read; its disks are not.
+        if self.keep || std::thread::panicking() {
+            remove_disks(&self.path);
+        } else {
             let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Names of disks in a run's folder begin so.
+const DISK_PREFIX: &str = "data.";
+
+/// Logs of runs that did not clean up stay readable this long.
+const KEEP_LOGS: Duration = Duration::from_secs(24 * 3600);
+
+/// Disks, and after a day all else, of processes that are gone.
+fn remove_leftovers(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.split('-').next().unwrap_or_default();
+        if pid.is_empty() || Path::new("/proc").join(pid).exists() {
+            continue;
+        }
+        let age = entry.metadata().ok().and_then(|data| data.modified().ok()?.elapsed().ok());
+        if age.is_some_and(|age| age > KEEP_LOGS) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        } else {
+            remove_disks(&entry.path());
+        }
+    }
+}
+
+fn remove_disks(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(DISK_PREFIX) {
+            let _ = std::fs::remove_file(entry.path());
         }
     }
 }
@@ -98,6 +134,30 @@ mod tests {
         let path = one.path().to_path_buf();
         drop(one);
         assert!(!path.exists() && two.path().exists());
+    }
+
+    #[test]
+    fn a_kept_folder_keeps_its_logs_but_no_disks() {
+        let parent = tempfile::tempdir().unwrap();
+        let mut run = RunDir::under(parent.path()).unwrap();
+        for name in ["serial.log", "data.img"] {
+            std::fs::write(run.join(name), "").unwrap();
+        }
+        let path = run.path().to_path_buf();
+        run.keep();
+        drop(run);
+        assert!(path.join("serial.log").exists() && !path.join("data.img").exists());
+    }
+
+    #[test]
+    fn disks_of_processes_that_are_gone_are_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        // Larger than the kernel's largest pid.
+        let dead = parent.path().join("99999999-0");
+        std::fs::create_dir(&dead).unwrap();
+        std::fs::write(dead.join("data.qcow2"), "").unwrap();
+        let _run = RunDir::under(parent.path()).unwrap();
+        assert!(dead.exists() && !dead.join("data.qcow2").exists());
     }
 
     #[test]

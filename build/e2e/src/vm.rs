@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use crate::channel::HostChannel;
-use crate::ports::{free_port, port_is_free};
+use crate::ports::{check_port, free_port};
 use crate::qemu::{Forward, VmConfig, arguments};
 use crate::qmp::Qmp;
 use crate::rundir::RunDir;
@@ -60,13 +60,8 @@ impl Vm {
     /// A port that was asked for is taken, QEMU is not installed or refuses its
     /// arguments (its own words are in the error).
     pub fn start(config: &VmConfig, run: RunDir) -> Result<Self> {
-        for forward in &config.forwards {
-            if forward.host != 0 && !port_is_free(forward.host) {
-                bail!(
-                    "port {} of 127.0.0.1 is in use by another program; choose another one",
-                    forward.host
-                );
-            }
+        for forward in config.forwards.iter().filter(|forward| forward.host != 0) {
+            check_port(forward.host)?;
         }
         let chosen = config.forwards.iter().any(|forward| forward.host == 0);
         let mut run = run;

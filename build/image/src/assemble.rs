@@ -153,10 +153,11 @@ pub fn assemble(inputs: &Inputs, folder: &Path, note: &mut dyn FnMut(&str)) -> R
     let (sources, facts) = collect(inputs, folder)?;
     let (root, initramfs) = (root_layout(&facts), initramfs_layout(&facts));
     let key = key(&[&root, &initramfs], &sources, &inputs.kernel.image)?;
-    if let Ok(manifest) = Manifest::read(folder) {
-        if manifest.key == key && FILES.iter().all(|name| folder.join(name).exists()) {
-            return Ok(manifest);
-        }
+    if let Ok(manifest) = Manifest::read(folder)
+        && manifest.key == key
+        && FILES.iter().all(|name| folder.join(name).exists())
+    {
+        return Ok(manifest);
     }
     // Without its manifest a folder is not an image: it goes first, comes last.
     let manifest_path = folder.join("image.json");

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::compile::Flavour;
 use crate::host::{self, For};
 use crate::ui::Ui;
-use crate::{boot, node_image, tidy, upstream};
+use crate::{bench, boot, node_image, test, tidy, up, upstream};
 
 /// Build, boot and test Hamlet.
 #[derive(Debug, Parser)]
@@ -27,6 +27,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Build everything, boot a node, run the demonstration on it, stay until Ctrl-C.
+    Up(up::Arguments),
+    /// Run every check and test; a summary at the end.
+    Test(test::Arguments),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Build the node image and print its folder.
     Image(ImageArguments),
     /// Boot an image with its console in front of you.
@@ -61,6 +68,9 @@ pub(crate) fn run() -> Result<()> {
     let cli = Cli::parse();
     let ui = Ui::new(cli.quiet, cli.json);
     match cli.command {
+        Command::Up(arguments) => up::run(&ui, &arguments),
+        Command::Test(arguments) => test::run(&ui, &arguments),
+        Command::Bench(bench) => bench::run(&ui, &bench),
         Command::Image(arguments) => image(&ui, arguments),
         Command::Boot(arguments) => {
             host::ensure(&ui, For::Build)?;
@@ -79,7 +89,10 @@ fn image(ui: &Ui, arguments: ImageArguments) -> Result<()> {
     host::ensure(ui, For::Build)?;
     let flavour = Flavour { faults: arguments.faults, release: arguments.release };
     let image = match arguments.hamlet {
-        Some(binary) => node_image::build_with(ui, binary, upstream::programs(ui)?, "by-hand")?,
+        Some(binary) => {
+            let name = node_image::name_of_binary(&binary);
+            node_image::build_with(ui, binary, upstream::programs(ui)?, &name)?
+        }
         None => node_image::build(ui, flavour)?,
     };
     let folder = image.folder.display().to_string();

@@ -3,14 +3,19 @@
 //! A command is a module with a function that gets its arguments and a `Ui`.
 //! Errors come up here and are printed as one line with the next step.
 
+mod bench;
 mod boot;
 mod cli;
 mod compile;
+mod demo;
 mod host;
+mod interrupt;
 mod node_image;
 mod paths;
+mod test;
 mod tidy;
 mod ui;
+mod up;
 mod upstream;
 
 use std::process::ExitCode;

@@ -1,9 +1,10 @@
 //! The node image: all its inputs, and the folder it is assembled in.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use image::{Debian, Inputs, Manifest};
+use sha2::{Digest, Sha256};
 
 use crate::compile::{Flavour, hamlet};
 use crate::ui::Ui;
@@ -48,17 +49,27 @@ pub(crate) fn build_with(
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let inputs = Inputs { hamlet, upstream, kernel, busybox, version };
     let folder = folder(name)?;
+    let lock = std::fs::File::create(folder.with_extension("lock"))?;
+    lock.lock().context("cannot take the lock of the image's folder")?;
     let manifest = image::assemble(&inputs, &folder, &mut |text| stage.note(text))?;
     let mib: u64 = manifest.sizes.values().sum::<u64>() >> 20;
     stage.done(&format!("{mib} MiB in {}", folder.display()));
     Ok(NodeImage { folder, manifest })
 }
 
+/// Name of an image around a binary that was built by hand.
+pub(crate) fn name_of_binary(binary: &Path) -> String {
+    format!("by-hand-{}", short_hash(binary))
+}
+
 /// Folder of an image of this checkout: two checkouts do not share one.
 fn folder(name: &str) -> Result<PathBuf> {
-    use sha2::{Digest, Sha256};
-    let here = paths::repository();
-    let digest = Sha256::digest(here.as_os_str().as_encoded_bytes());
-    let checkout: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(paths::cache()?.join("image").join(format!("{checkout}-{name}")))
+    let images = paths::cache()?.join("image");
+    std::fs::create_dir_all(&images)?;
+    Ok(images.join(format!("{}-{name}", short_hash(&paths::repository()))))
+}
+
+fn short_hash(path: &Path) -> String {
+    let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
+    digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -84,11 +84,6 @@ impl Ui {
         }
     }
 
-    /// Whether the user wants to see what programs of ours print.
-    pub(crate) fn verbose(&self) -> bool {
-        matches!(self.mode, Mode::Bars | Mode::Lines)
-    }
-
     fn line(&self, text: &str) {
         eprintln!("[{:>6.1} s] {text}", self.started.elapsed().as_secs_f64());
     }
