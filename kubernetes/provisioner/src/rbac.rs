@@ -1,0 +1,113 @@
+//! The rights the in-process provisioner needs, each with its reason (R1).
+//!
+//! Purpose: give bootstrap and manifests the one list of rights; `api` makes exactly these calls.
+//! Owner: this crate; whoever applies it owns the objects.
+//! Invariants: pure; no secrets, no wildcard, nothing on objects of other drivers that a rule could exclude.
+//! It must not know: how objects are applied.
+
+use k8s_openapi::{
+    api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+/// The user of the client certificate.
+pub const USER: &str = "system:hamlet:provisioner";
+/// Name of the role and of its binding.
+pub const ROLE: &str = "system:hamlet:provisioner";
+
+/// One right and why it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// API group.
+    pub group: &'static str,
+    /// Resource.
+    pub resource: &'static str,
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+    /// What breaks without it.
+    pub reason: &'static str,
+}
+
+/// All rights.
+pub const RIGHTS: [Right; 5] = [
+    Right {
+        group: "",
+        resource: "persistentvolumeclaims",
+        verbs: &["get", "list", "watch", "update"],
+        reason: "find claims that name this node, read one live before its volume is made, and take the selected node off when there is no room",
+    },
+    Right {
+        group: "",
+        resource: "persistentvolumes",
+        verbs: &["get", "list", "watch", "create", "patch", "delete"],
+        reason: "store the volume's PV, read it live before its data is deleted, delete it then, and keep our finalizer",
+    },
+    Right {
+        group: "",
+        resource: "nodes",
+        verbs: &["get", "list", "watch"],
+        reason: "the affinity of a volume is this node's hostname label",
+    },
+    Right {
+        group: "storage.k8s.io",
+        resource: "storageclasses",
+        verbs: &["get", "list", "watch"],
+        reason: "parameters, reclaim policy, mount options and binding mode of a claim's class",
+    },
+    Right {
+        group: "",
+        resource: "events",
+        verbs: &["create", "patch"],
+        reason: "tell the user on the claim or the volume what happened, and count repetitions",
+    },
+];
+
+/// The role.
+pub fn cluster_role() -> ClusterRole {
+    let rule = |r: &Right| PolicyRule {
+        api_groups: Some(vec![r.group.to_owned()]),
+        resources: Some(vec![r.resource.to_owned()]),
+        verbs: r.verbs.iter().map(|v| (*v).to_owned()).collect(),
+        ..PolicyRule::default()
+    };
+    ClusterRole {
+        metadata: ObjectMeta { name: Some(ROLE.into()), ..ObjectMeta::default() },
+        rules: Some(RIGHTS.iter().map(rule).collect()),
+        aggregation_rule: None,
+    }
+}
+
+/// Its binding to [`USER`].
+pub fn cluster_role_binding() -> ClusterRoleBinding {
+    ClusterRoleBinding {
+        metadata: ObjectMeta { name: Some(ROLE.into()), ..ObjectMeta::default() },
+        role_ref: RoleRef {
+            api_group: Some("rbac.authorization.k8s.io".into()),
+            kind: "ClusterRole".into(),
+            name: ROLE.into(),
+        },
+        subjects: Some(vec![Subject {
+            api_group: Some("rbac.authorization.k8s.io".into()),
+            kind: "User".into(),
+            name: USER.into(),
+            namespace: None,
+        }]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r1_no_right_is_a_wildcard_or_reaches_secrets() {
+        for right in RIGHTS {
+            assert!(
+                right.resource != "secrets" && right.resource != "*" && !right.verbs.contains(&"*")
+            );
+            assert!(right.reason.len() > 20, "{}", right.resource);
+        }
+        assert_eq!(cluster_role().rules.unwrap().len(), RIGHTS.len());
+        assert_eq!(cluster_role_binding().role_ref.name, cluster_role().metadata.name.unwrap());
+    }
+}
