@@ -146,3 +146,92 @@ impl Entry {
         self.level.unwrap_or(Level::Info)
     }
 }
+
+/// What is known of a record before it becomes an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Record {
+    /// `None` for a raw line.
+    pub level: Option<Level>,
+    /// When it was said, if it says so itself (ns since 1970).
+    pub wall_ns: Option<i64>,
+    /// `file:line`, if known.
+    pub source: Option<String>,
+    /// The message.
+    pub message: String,
+    /// Pairs that came with it, in order.
+    pub fields: Vec<(String, String)>,
+}
+
+impl Record {
+    /// A message with a level.
+    pub fn new(level: Level, message: impl Into<String>) -> Record {
+        Record { level: Some(level), message: message.into(), ..Record::default() }
+    }
+
+    /// A raw line.
+    pub fn raw(line: impl Into<String>) -> Record {
+        Record { message: line.into(), ..Record::default() }
+    }
+
+    /// Cuts it to the limits of an entry; true if anything was cut.
+    pub(crate) fn into_entry(self, dn: Dn, now_ns: i64, original_len: usize) -> (Entry, bool) {
+        let mut cut = original_len > self.message.len();
+        let message = self.message.trim_matches(['\n', '\r']);
+        let kept = cut_at(message, MAX_MESSAGE_BYTES);
+        let mut lines: Vec<String> = Vec::new();
+        let mut shown = 0;
+        for line in kept.split('\n').take(MAX_LINES) {
+            shown += line.len() + 1;
+            lines.push(line.trim_end_matches('\r').to_owned());
+        }
+        let shown = shown.saturating_sub(1);
+        let whole = original_len.max(message.len());
+        if shown < message.len() || cut {
+            cut = true;
+            if let Some(last) = lines.last_mut() {
+                last.push_str(&format!("… (+{} bytes)", whole.saturating_sub(shown)));
+            }
+        }
+        let mut fields = self.fields;
+        if fields.len() > MAX_FIELDS {
+            fields.truncate(MAX_FIELDS);
+            cut = true;
+        }
+        for (_, value) in &mut fields {
+            if value.len() > MAX_VALUE_BYTES {
+                let rest = value.len() - MAX_VALUE_BYTES;
+                value.truncate(value.floor_char_boundary(MAX_VALUE_BYTES));
+                value.push_str(&format!("… (+{rest} bytes)"));
+                cut = true;
+            }
+        }
+        let entry = Entry {
+            seq: 0,
+            dn_seq: 0,
+            dn,
+            wall_ns: self.wall_ns.unwrap_or(now_ns),
+            mono_ns: 0,
+            level: self.level,
+            source: self.source,
+            lines,
+            fields,
+            original_len: whole,
+        };
+        (entry, cut)
+    }
+}
+
+fn cut_at(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+/// Bytes an entry takes in memory, near enough for the limits.
+pub(crate) fn size_of_entry(entry: &Entry) -> usize {
+    const STRING: usize = size_of::<String>();
+    // The two counters of the Arc, and its place in the ring.
+    let fixed = size_of::<Entry>() + 3 * size_of::<usize>();
+    let lines: usize = entry.lines.iter().map(|l| l.capacity() + STRING).sum();
+    let fields = entry.fields.iter().map(|(k, v)| k.capacity() + v.capacity() + 2 * STRING);
+    let source = entry.source.as_ref().map_or(0, String::capacity);
+    fixed + lines + fields.sum::<usize>() + source
+}

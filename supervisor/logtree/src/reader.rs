@@ -1,0 +1,360 @@
+//! Readers: cursors into the rings (rules L6, L7).
+//!
+//! A reader holds, for each ring it reads, the `dn_seq` it expects next. What is no longer there
+//! was evicted, and the difference is exactly what was missed. Producers never wait for readers.
+
+use std::collections::BinaryHeap;
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::store::{Store, Waiter};
+use crate::{Dn, Entry, Level};
+
+/// Entries copied per lock.
+const CHUNK: usize = 256;
+/// Most entries `Last(n)` may ask for.
+pub const MAX_LAST: usize = 100_000;
+
+/// Where a reader stands: the sequence number of the last entry it has looked at.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Cursor(pub u64);
+
+/// Which old entries a reader gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backlog {
+    /// None.
+    None,
+    /// All that are kept.
+    All,
+    /// The last n that match, in order.
+    Last(usize),
+    /// What came after the cursor.
+    After(Cursor),
+    /// What was said at or after this time (ns since 1970).
+    Since(i64),
+}
+
+/// Which kind of entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Both.
+    #[default]
+    Any,
+    /// With a level.
+    Leveled,
+    /// Raw lines.
+    Raw,
+}
+
+/// What to read. All filters hold for backlog and follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// Whose log.
+    pub dn: Dn,
+    /// And that of everything below.
+    pub children: bool,
+    /// Old entries.
+    pub backlog: Backlog,
+    /// New ones too.
+    pub follow: bool,
+    /// Least level; raw lines count as Info.
+    pub min_level: Option<Level>,
+    /// Which kind.
+    pub kind: Kind,
+    /// Literal text that one line of the message must contain.
+    pub contains: Option<String>,
+}
+
+impl Query {
+    /// All kept entries of a DN and of everything below it, without following.
+    pub fn all(dn: Dn) -> Query {
+        Query {
+            dn,
+            children: true,
+            backlog: Backlog::All,
+            follow: false,
+            min_level: None,
+            kind: Kind::Any,
+            contains: None,
+        }
+    }
+
+    fn check(&self) -> Result<(), QueryError> {
+        if self.kind == Kind::Raw && self.min_level.is_some_and(|l| l > Level::Info) {
+            return Err(QueryError::RawAboveInfo);
+        }
+        match self.backlog {
+            Backlog::Last(n) if n > MAX_LAST => Err(QueryError::TooMany(n)),
+            Backlog::None
+            | Backlog::All
+            | Backlog::Last(_)
+            | Backlog::After(_)
+            | Backlog::Since(_) => Ok(()),
+        }
+    }
+
+    fn matches(&self, entry: &Entry) -> bool {
+        let kind = match self.kind {
+            Kind::Any => true,
+            Kind::Leveled => entry.level.is_some(),
+            Kind::Raw => entry.level.is_none(),
+        };
+        kind && self.min_level.is_none_or(|l| entry.level_or_info() >= l)
+            && self.contains.as_ref().is_none_or(|text| entry.lines.iter().any(|l| l.contains(text)))
+    }
+}
+
+/// A query that cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// Raw lines count as Info, so nothing could match.
+    #[error("kind raw with a level above info matches nothing: raw lines count as info")]
+    RawAboveInfo,
+    /// More than [`MAX_LAST`].
+    #[error("the last {0} entries are more than the 100000 one query may ask for")]
+    TooMany(usize),
+}
+
+/// One helping of entries.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    /// In the order of their sequence numbers.
+    pub entries: Vec<Arc<Entry>>,
+    /// Entries of its DNs that were evicted before they could be read, before filters; exact.
+    pub missed: u64,
+    /// To resume from.
+    pub cursor: Cursor,
+    /// Nothing more will come.
+    pub end: bool,
+}
+
+/// What a reader knows of one ring; `None`: not its business.
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    next: u64,
+    /// Exclusive; for readers that do not follow.
+    end: u64,
+}
+
+/// A cursor into the log. Dropping it frees it at once.
+#[derive(Debug)]
+pub struct Reader {
+    store: Arc<Mutex<Store>>,
+    query: Query,
+    waiter: Arc<Waiter>,
+    positions: Vec<Option<Position>>,
+    /// Entries up to here are backlog and must be younger than `since`.
+    opened_at: u64,
+    since: Option<i64>,
+    cursor: u64,
+    missed: u64,
+}
+
+impl Reader {
+    pub(crate) fn open(store: Arc<Mutex<Store>>, query: Query) -> Result<Reader, QueryError> {
+        query.check()?;
+        let waiter = Arc::new(Waiter {
+            dn: query.dn.clone(),
+            children: query.children,
+            armed: AtomicBool::new(false),
+            notify: Notify::new(),
+            flag: Mutex::new(false),
+            condvar: Condvar::new(),
+        });
+        let mut locked = store.lock();
+        locked.expire_levels();
+        locked.waiters.push(waiter.clone());
+        let last_seq = locked.last_seq();
+        let since = match query.backlog {
+            Backlog::Since(t) => Some(t),
+            Backlog::None | Backlog::All | Backlog::Last(_) | Backlog::After(_) => None,
+        };
+        let after = match query.backlog {
+            Backlog::None | Backlog::Last(0) => last_seq,
+            Backlog::All | Backlog::Since(_) => 0,
+            Backlog::After(cursor) => cursor.0.min(last_seq),
+            Backlog::Last(n) => nth_last(&locked, &query, &waiter, n),
+        };
+        let mut positions = Vec::with_capacity(locked.rings.len());
+        for ring in &locked.rings {
+            let next = match query.backlog {
+                Backlog::After(_) => ring.dn_seq_after(after),
+                Backlog::None | Backlog::All | Backlog::Last(_) | Backlog::Since(_) => {
+                    ring.dn_seq_after(after).max(ring.first_dn_seq())
+                }
+            };
+            let end = if query.follow { u64::MAX } else { ring.next_dn_seq() };
+            positions.push(waiter.matches(&ring.dn).then_some(Position { next, end }));
+        }
+        drop(locked);
+        let opened_at = last_seq;
+        Ok(Reader { store, query, waiter, positions, opened_at, since, cursor: after, missed: 0 })
+    }
+
+    /// The next entries, at most `max`; none if there are none now.
+    pub fn next(&mut self, max: usize) -> Batch {
+        let mut batch = Batch::default();
+        loop {
+            let want = (max - batch.entries.len()).min(CHUNK);
+            if want == 0 {
+                break;
+            }
+            let chunk = self.take(want);
+            let exhausted = chunk.len() < want;
+            let matching = chunk.into_iter().filter(|e| self.wants(e));
+            batch.entries.extend(matching);
+            if exhausted {
+                batch.end = !self.query.follow;
+                break;
+            }
+        }
+        batch.missed = std::mem::take(&mut self.missed);
+        batch.cursor = Cursor(self.cursor);
+        batch
+    }
+
+    /// Waits until `next` may have something. Cancel safe.
+    pub async fn changed(&mut self) {
+        loop {
+            self.waiter.armed.store(true, Ordering::Release);
+            if self.has_more() {
+                return;
+            }
+            self.waiter.notify.notified().await;
+        }
+    }
+
+    /// As `changed`, for threads; false if there was nothing new for `d`.
+    pub fn wait(&mut self, d: Duration) -> bool {
+        let deadline = Instant::now().checked_add(d);
+        loop {
+            self.waiter.armed.store(true, Ordering::Release);
+            if self.has_more() {
+                return true;
+            }
+            let mut told = self.waiter.flag.lock();
+            while !*told {
+                let timed_out = match deadline {
+                    Some(at) => self.waiter.condvar.wait_until(&mut told, at).timed_out(),
+                    None => {
+                        self.waiter.condvar.wait(&mut told);
+                        false
+                    }
+                };
+                if timed_out {
+                    drop(told);
+                    return self.has_more();
+                }
+            }
+            *told = false;
+        }
+    }
+
+    fn wants(&self, entry: &Entry) -> bool {
+        let old = entry.seq <= self.opened_at && self.since.is_some_and(|t| entry.wall_ns < t);
+        !old && self.query.matches(entry)
+    }
+
+    fn has_more(&mut self) -> bool {
+        if !self.query.follow {
+            return true;
+        }
+        let store = self.store.clone();
+        let store = store.lock();
+        self.meet_new_rings(&store);
+        let mut rings = store.rings.iter().zip(&self.positions);
+        rings.any(|(ring, at)| at.is_some_and(|at| at.next < ring.next_dn_seq()))
+    }
+
+    /// Rings that appeared since: all of their entries are newer than this reader.
+    fn meet_new_rings(&mut self, store: &Store) {
+        for ring in &store.rings[self.positions.len()..] {
+            let end = if self.query.follow { u64::MAX } else { 0 };
+            let position = Position { next: 1, end };
+            self.positions.push(self.waiter.matches(&ring.dn).then_some(position));
+        }
+    }
+
+    /// Copies up to `max` entries of all rings, merged by sequence number, under one lock.
+    fn take(&mut self, max: usize) -> Vec<Arc<Entry>> {
+        let shared = self.store.clone();
+        let mut store = shared.lock();
+        self.meet_new_rings(&store);
+        let mut missed = 0;
+        let mut heap = BinaryHeap::new();
+        for (index, (ring, at)) in store.rings.iter().zip(&mut self.positions).enumerate() {
+            let Some(at) = at else { continue };
+            let first = ring.first_dn_seq().min(at.end);
+            if at.next < first {
+                missed += first - at.next;
+                at.next = first;
+            }
+            if let Some(entry) = entry_at(&store, index, *at) {
+                heap.push(Reverse((entry.seq, index)));
+            }
+        }
+        let mut out = Vec::with_capacity(max.min(heap.len() * CHUNK));
+        while out.len() < max {
+            let Some(Reverse((seq, index))) = heap.pop() else { break };
+            let Some(at) = &mut self.positions[index] else { continue };
+            let Some(entry) = entry_at(&store, index, *at) else { continue };
+            out.push(entry.clone());
+            at.next += 1;
+            self.cursor = seq;
+            if let Some(next) = entry_at(&store, index, *at) {
+                heap.push(Reverse((next.seq, index)));
+            }
+        }
+        if heap.is_empty() && self.query.follow {
+            // All that exists was looked at, also in DNs that are not ours.
+            self.cursor = self.cursor.max(store.last_seq());
+        }
+        store.missed += missed;
+        self.missed += missed;
+        out
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut store = self.store.lock();
+        store.waiters.retain(|w| !Arc::ptr_eq(w, &self.waiter));
+    }
+}
+
+fn entry_at(store: &Store, index: usize, at: Position) -> Option<&Arc<Entry>> {
+    let ring = &store.rings[index];
+    if at.next >= at.end || at.next >= ring.next_dn_seq() {
+        return None;
+    }
+    let offset = usize::try_from(at.next.checked_sub(ring.first_dn_seq())?).ok()?;
+    ring.entries.get(offset)
+}
+
+/// The sequence number just before the n-th last matching entry; 0 if there are fewer.
+fn nth_last(store: &Store, query: &Query, waiter: &Waiter, n: usize) -> u64 {
+    let rings = store.rings.iter().filter(|r| waiter.matches(&r.dn));
+    let mut tails: Vec<_> = rings.map(|r| r.entries.iter().rev().peekable()).collect();
+    let mut heap: BinaryHeap<(u64, usize)> = BinaryHeap::new();
+    for (i, tail) in tails.iter_mut().enumerate() {
+        heap.extend(tail.peek().map(|e| (e.seq, i)));
+    }
+    let mut found = 0;
+    while let Some((seq, i)) = heap.pop() {
+        let Some(entry) = tails[i].next() else { continue };
+        found += usize::from(query.matches(entry));
+        if found == n {
+            return seq - 1;
+        }
+        heap.extend(tails[i].peek().map(|e| (e.seq, i)));
+    }
+    0
+}
