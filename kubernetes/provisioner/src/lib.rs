@@ -29,6 +29,8 @@ mod queue;
 pub mod rbac;
 mod recover;
 mod run;
+#[cfg(test)]
+mod scenarios;
 mod tag;
 #[cfg(test)]
 mod testing;

@@ -73,6 +73,8 @@ struct State {
     history: Vec<(u64, String, &'static str, Value, Option<Value>)>,
     journal: Vec<Request>,
     rules: Vec<Rule>,
+    /// So many more requests are served; then all are answered like this.
+    outage: Option<(usize, Answer)>,
 }
 
 /// The server. Clones are the same server.
@@ -114,6 +116,25 @@ impl ApiServer {
         let key = (K::URL_PATH_SEGMENT.to_owned(), namespace, name);
         self.state.lock().store(key, value);
         self.changed.notify_waiters();
+    }
+
+    /// Stores an object without telling any watch, so that copies are stale.
+    pub fn put_unseen<K: k8s_openapi::Resource + serde_json_like::ToJson>(&self, object: &K) {
+        let watchers = std::mem::take(&mut self.state.lock().watchers);
+        self.put(object);
+        let mut state = self.state.lock();
+        state.watchers = watchers;
+        state.history.pop();
+    }
+
+    /// After `requests` more requests everything is answered with `answer`, until [`ApiServer::heal`].
+    pub fn outage_after(&self, requests: usize, answer: Answer) {
+        self.state.lock().outage = Some((requests, answer));
+    }
+
+    /// Ends an outage; tells whether it had begun.
+    pub fn heal(&self) -> bool {
+        self.state.lock().outage.take().is_some_and(|(left, _)| left == 0)
     }
 
     /// Removes an object, whatever its finalizers.
@@ -230,6 +251,11 @@ mod serde_json_like {
 
 impl State {
     fn scripted(&mut self, method: &str, path: &str) -> Option<Answer> {
+        match &mut self.outage {
+            Some((0, answer)) => return Some(answer.clone()),
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
         let rule = self
             .rules
             .iter_mut()
