@@ -18,6 +18,7 @@ mod quota;
 pub mod reap;
 pub mod signals;
 pub mod spawn;
+pub mod stdio;
 pub mod walk;
 
 #[cfg(any(test, feature = "testing"))]

@@ -5,11 +5,12 @@
 //! would keep. Every call passes a hook that may fail it or stop the test's program.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::attributes::Attributes;
@@ -18,7 +19,10 @@ use crate::filesystem::{Extents, Filesystem, FsIdentity, Space};
 use crate::mounts::{Mount, MountAttr, MountTable, Mounter};
 use crate::quota::{Limits, Project, ProjectId, Quota, QuotaState, Usage};
 
-type Inode = (u64, u64);
+/// Device, inode and birth: a number that is used again is another file.
+type Inode = (u32, u32, u64, i64, u32);
+/// Device of the one filesystem of this kernel, whatever the real ones are.
+const DEVICE: (u32, u32) = (8, 1);
 /// Asked before each call with its name; an errno makes it fail.
 pub type Hook = Arc<dyn Fn(&'static str) -> Option<Errno> + Send + Sync>;
 
@@ -40,15 +44,13 @@ struct State {
 #[derive(Clone)]
 pub struct FakeKernel {
     state: Arc<Mutex<State>>,
-    changed: Arc<(OwnedFd, OwnedFd)>,
 }
 
 impl FakeKernel {
     /// A kernel whose filesystem has `total` bytes, all free.
     pub fn new(total: u64) -> FakeKernel {
         let state = State { space: Space { total, free: total }, next_mount: 2, ..State::default() };
-        let pipe = rustix::pipe::pipe().unwrap_or_else(|e| panic!("pipe: {e}"));
-        FakeKernel { state: Arc::new(Mutex::new(state)), changed: Arc::new(pipe) }
+        FakeKernel { state: Arc::new(Mutex::new(state)) }
     }
 
     /// Installs or removes the hook.
@@ -130,9 +132,6 @@ impl FakeKernel {
             super_options: vec!["rw".to_owned(), "prjquota".to_owned()],
         };
         s.mounts.push(mount);
-        drop(s);
-        // Wakes whoever polls for changes, as the kernel does.
-        let _ = rustix::io::write(&self.changed.1, b"x");
     }
 
     fn check(&self, call: &'static str) -> Res<()> {
@@ -145,13 +144,21 @@ impl FakeKernel {
 }
 
 fn inode_of_path(path: &Path) -> Option<Inode> {
-    let s = rustix::fs::lstat(path).ok()?;
-    Some((s.st_dev, s.st_ino))
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let s = rustix::fs::statx(CWD, path, flags, StatxFlags::INO | StatxFlags::BTIME).ok()?;
+    Some(key(&s))
 }
 
 fn inode(f: BorrowedFd<'_>) -> Res<Inode> {
-    let s = rustix::fs::fstat(f).map_err(|e| SysError::new("fstat", "a fake", e))?;
-    Ok((s.st_dev, s.st_ino))
+    let flags = AtFlags::EMPTY_PATH;
+    let s = rustix::fs::statx(f, "", flags, StatxFlags::INO | StatxFlags::BTIME)
+        .map_err(|e| SysError::new("statx", "a fake", e))?;
+    Ok(key(&s))
+}
+
+fn key(s: &Statx) -> Inode {
+    let born = s.stx_btime;
+    (s.stx_dev_major, s.stx_dev_minor, s.stx_ino, born.tv_sec, born.tv_nsec)
 }
 
 impl State {
@@ -265,7 +272,7 @@ impl Mounter for FakeKernel {
         rustix::fs::lstat(target).map_err(fail)?;
         let link = format!("/proc/self/fd/{}", src.as_raw_fd());
         let root = std::fs::read_link(link).map_err(|_| fail(Errno::BADF))?;
-        self.push_mount(dev_of(src)?, root, target, a);
+        self.push_mount(DEVICE, root, target, a);
         Ok(())
     }
 
@@ -276,19 +283,16 @@ impl Mounter for FakeKernel {
             return Err(SysError::new("umount2", target.display().to_string(), Errno::INVAL));
         };
         s.mounts.remove(at);
-        drop(s);
-        let _ = rustix::io::write(&self.changed.1, b"x");
         Ok(())
     }
 
     /// The filesystem of every file is mounted at `/`, so a root is an absolute path.
     fn table(&self) -> Res<MountTable> {
         self.check("table")?;
-        let dir = std::fs::File::open("/").map_err(|_| SysError::new("open", "/", Errno::IO))?;
         let base = Mount {
             id: 1,
             parent: 0,
-            dev: dev_of(dir.as_fd())?,
+            dev: DEVICE,
             root: PathBuf::from("/"),
             target: PathBuf::from("/"),
             options: vec!["rw".to_owned(), "relatime".to_owned()],
@@ -304,9 +308,4 @@ impl Mounter for FakeKernel {
     fn changes(&self) -> Res<Option<OwnedFd>> {
         Ok(None)
     }
-}
-
-fn dev_of(f: BorrowedFd<'_>) -> Res<(u32, u32)> {
-    let (dev, _) = inode(f)?;
-    Ok((rustix::fs::major(dev), rustix::fs::minor(dev)))
 }

@@ -276,11 +276,12 @@ mod tests {
     #[test]
     fn s8_1_a_removal_that_was_stopped_anywhere_is_continued() {
         let (_t, fd) = top();
-        chain(fd.as_fd(), c"x", 200);
+        chain(fd.as_fd(), c"x", 1000);
         let mut rounds = 0;
         loop {
             rounds += 1;
-            let mut budget = 37;
+            // Enough to reach the depth limit, too little for one round to do it all.
+            let mut budget = 150;
             let mut go_on = || {
                 budget -= 1;
                 budget >= 0

@@ -5,7 +5,7 @@
 //! project quota. Its record is in `<data>/volume-state/registry.redb`, a copy of the
 //! record is an xattr of the directory, so either can be lost.
 //!
-//! Owner: one task per incarnation of [`EngineRunnable`] decides ([`plan`] is pure) and
+//! Owner: one task per incarnation of [`EngineRunnable`] decides (`plan` is pure) and
 //! commits; steps run on a bounded pool of blocking jobs.
 //!
 //! Invariants: no volume without its limit; no data deleted unasked; no answer before it
@@ -17,16 +17,29 @@
 //! Not supported by this release, and answered so: block volumes, snapshots and clones,
 //! verified wipe.
 
+mod commit;
+mod disk;
 mod engine;
 mod error;
+mod faults;
 mod id;
+mod ledger;
+mod mounting;
+mod owner;
 mod params;
+mod plan;
+mod pool;
+mod record;
+mod recover;
+mod registry;
+mod targets;
 mod types;
 
 pub use engine::{EngineConfig, EngineRunnable, Seams, VolumeDirs, VolumeEngine};
 pub use error::{
     CreateError, DeleteError, ExpandError, PublishError, StatsError, TagError, Trouble, chain,
 };
+pub use faults::Faults;
 pub use id::{NameError, VolumeId, VolumeIdError};
 pub use params::{
     Consistency, FlagError, InodePolicy, ParamError, Params, Wipe, parse_mount_flags, parse_params,

@@ -1,0 +1,350 @@
+//! The record of a volume: what the registry keeps, and the copy in the entry's xattr. Pure.
+//!
+//! Invariants: every stored form carries its version; the copy carries a checksum and has
+//! at most 240 bytes, so that it stays inside a 512-byte inode (rule 3.6). Golden tests pin
+//! both forms.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::id::VolumeId;
+use crate::params::{InodePolicy, Params, Wipe};
+use crate::types::{Bytes, Inodes, OwnerTag, Volume, VolumeKind};
+
+/// Version of the registry's records.
+const VERSION: u16 = 1;
+/// Version of the copy.
+const COPY_VERSION: u8 = 1;
+/// Longest copy.
+pub(crate) const COPY_MAX: usize = 240;
+/// Bytes of SHA-256 at the end of a copy. It detects damage, not malice: only
+/// CAP_SYS_ADMIN can write `trusted.*`.
+const CHECKSUM: usize = 8;
+
+/// Where a volume is in its life. Once in the trash it is a [`TrashRecord`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Phase {
+    /// Intent committed.
+    Creating,
+    /// Usable.
+    Ready,
+    /// Deletion committed.
+    Deleting,
+}
+
+/// A size: what is reported and what is enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Size {
+    /// Reported: the request, exactly.
+    pub(crate) capacity: Bytes,
+    /// Enforced byte limit.
+    pub(crate) limit: Bytes,
+    /// Enforced inode limit.
+    pub(crate) inodes: Inodes,
+}
+
+/// Smallest byte limit: with less not even `creat` succeeds on XFS (rule 4.1).
+const MIN_LIMIT: u64 = 64 << 10;
+
+impl Size {
+    /// The limits for a request of `capacity`; `None` if rounding overflows.
+    pub(crate) fn of(capacity: u64, block: u64, inodes: InodePolicy) -> Option<Size> {
+        let limit = capacity.checked_next_multiple_of(block.max(512))?.max(MIN_LIMIT);
+        if i64::try_from(limit).is_err() {
+            return None;
+        }
+        Some(Size {
+            capacity: Bytes(capacity),
+            limit: Bytes(limit),
+            inodes: Inodes(inodes.limit(capacity)),
+        })
+    }
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    v: u16,
+    pub(crate) id: VolumeId,
+    pub(crate) name: String,
+    pub(crate) phase: Phase,
+    pub(crate) kind: VolumeKind,
+    pub(crate) size: Size,
+    /// Target of an expansion under way.
+    pub(crate) expand: Option<Size>,
+    pub(crate) project: u32,
+    /// Number of this creation: two volumes of one id, one after the other, differ in it.
+    pub(crate) seq: u64,
+    pub(crate) params: Params,
+    pub(crate) owner: OwnerTag,
+}
+
+/// What a new record is made of.
+pub(crate) struct NewRecord {
+    pub(crate) id: VolumeId,
+    pub(crate) name: String,
+    pub(crate) kind: VolumeKind,
+    pub(crate) size: Size,
+    pub(crate) project: u32,
+    pub(crate) seq: u64,
+    pub(crate) params: Params,
+    pub(crate) owner: OwnerTag,
+}
+
+impl Record {
+    /// A volume about to be made.
+    pub(crate) fn intent(n: NewRecord) -> Record {
+        let NewRecord { id, name, kind, size, project, seq, params, owner } = n;
+        let phase = Phase::Creating;
+        Record { v: VERSION, id, name, phase, kind, size, expand: None, project, seq, params, owner }
+    }
+
+    /// What it promises of the disk: the larger of size and expansion target.
+    pub(crate) fn reservation(&self) -> u64 {
+        self.size.limit.0.max(self.expand.map_or(0, |e| e.limit.0))
+    }
+
+    /// Name of its item in the trash.
+    pub(crate) fn trash_key(&self) -> String {
+        format!("{}.{}", self.id, self.seq)
+    }
+
+    pub(crate) fn volume(&self) -> Volume {
+        Volume {
+            id: self.id.clone(),
+            kind: self.kind,
+            capacity: self.size.capacity,
+            limit: self.size.limit,
+            inodes: self.size.inodes,
+            project_id: self.project,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
+        decode(bytes)
+    }
+}
+
+/// An item in the trash. It keeps its project id until nothing uses it any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TrashRecord {
+    v: u16,
+    /// Name of the item in `trash/`, and key of this record.
+    pub(crate) key: String,
+    pub(crate) id: VolumeId,
+    /// 0 = none.
+    pub(crate) project: u32,
+}
+
+impl TrashRecord {
+    pub(crate) fn of(r: &Record) -> TrashRecord {
+        TrashRecord { v: VERSION, key: r.trash_key(), id: r.id.clone(), project: r.project }
+    }
+
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<TrashRecord, RecordError> {
+        decode(bytes)
+    }
+}
+
+/// A stored record cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error("the record is damaged")]
+    Json(#[source] serde_json::Error),
+    #[error("the record has version {0}; this release knows up to {VERSION}")]
+    Newer(u16),
+}
+
+fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError> {
+    #[derive(Deserialize)]
+    struct Version {
+        v: u16,
+    }
+    let Version { v } = serde_json::from_slice(bytes).map_err(RecordError::Json)?;
+    if v > VERSION {
+        return Err(RecordError::Newer(v));
+    }
+    serde_json::from_slice(bytes).map_err(RecordError::Json)
+}
+
+/// Writes the copy of `r`, without its OwnerTag.
+pub(crate) fn encode_copy(r: &Record) -> Vec<u8> {
+    let mut b = vec![COPY_VERSION, matches!(r.kind, VolumeKind::Block).into()];
+    b.extend_from_slice(&r.size.capacity.0.to_le_bytes());
+    b.extend_from_slice(&r.size.limit.0.to_le_bytes());
+    b.extend_from_slice(&r.size.inodes.0.to_le_bytes());
+    b.extend_from_slice(&r.project.to_le_bytes());
+    b.extend_from_slice(&r.seq.to_le_bytes());
+    let (tag, n) = match r.params.inodes {
+        InodePolicy::Origin => (0_u8, 0),
+        InodePolicy::Auto => (1, 0),
+        InodePolicy::Ratio(n) => (2, n),
+        InodePolicy::Count(n) => (3, n),
+    };
+    b.push(tag);
+    b.extend_from_slice(&n.to_le_bytes());
+    b.extend_from_slice(&r.params.mode.to_le_bytes());
+    b.extend_from_slice(&r.params.uid.to_le_bytes());
+    b.extend_from_slice(&r.params.gid.to_le_bytes());
+    b.push(matches!(r.params.wipe, Wipe::Verified).into());
+    // Names have at most 128 bytes (id.rs).
+    b.push(u8::try_from(r.name.len()).unwrap_or(u8::MAX));
+    b.extend_from_slice(r.name.as_bytes());
+    let sum = Sha256::digest(&b);
+    b.extend_from_slice(&sum[..CHECKSUM]);
+    b
+}
+
+/// Reads the copy found on entry `id`; `None` if it is damaged, of another entry or newer.
+pub(crate) fn decode_copy(id: &VolumeId, bytes: &[u8]) -> Option<Record> {
+    let body = bytes.len().checked_sub(CHECKSUM)?;
+    let (body, sum) = bytes.split_at(body);
+    if Sha256::digest(body)[..CHECKSUM] != *sum {
+        return None;
+    }
+    let mut at = body;
+    let [version, kind] = take(&mut at)?;
+    if version != COPY_VERSION {
+        return None;
+    }
+    let size = Size {
+        capacity: Bytes(u64::from_le_bytes(take(&mut at)?)),
+        limit: Bytes(u64::from_le_bytes(take(&mut at)?)),
+        inodes: Inodes(u64::from_le_bytes(take(&mut at)?)),
+    };
+    let project = u32::from_le_bytes(take(&mut at)?);
+    let seq = u64::from_le_bytes(take(&mut at)?);
+    let [tag] = take(&mut at)?;
+    let n = u64::from_le_bytes(take(&mut at)?);
+    let inodes = match tag {
+        0 => InodePolicy::Origin,
+        1 => InodePolicy::Auto,
+        2 => InodePolicy::Ratio(n),
+        3 => InodePolicy::Count(n),
+        _ => return None,
+    };
+    let params = Params {
+        inodes,
+        mode: u32::from_le_bytes(take(&mut at)?),
+        uid: u32::from_le_bytes(take(&mut at)?),
+        gid: u32::from_le_bytes(take(&mut at)?),
+        wipe: if take(&mut at)? == [1] { Wipe::Verified } else { Wipe::None },
+        ..Params::default()
+    };
+    let [name_len] = take(&mut at)?;
+    let name = std::str::from_utf8(at.get(..usize::from(name_len))?).ok()?.to_owned();
+    // A copy moved to another entry by hand is not that entry's record.
+    if VolumeId::from_name(&name).ok().as_ref() != Some(id) {
+        return None;
+    }
+    let kind = if kind == 0 { VolumeKind::Filesystem } else { VolumeKind::Block };
+    let owner = OwnerTag::none();
+    let id = id.clone();
+    let mut r = Record::intent(NewRecord { id, name, kind, size, project, seq, params, owner });
+    r.phase = Phase::Ready;
+    Some(r)
+}
+
+fn take<const N: usize>(at: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = at.split_first_chunk::<N>()?;
+    *at = tail;
+    Some(*head)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn sample(name: &str) -> Record {
+        Record::intent(NewRecord {
+            id: VolumeId::from_name(name).expect("name"),
+            name: name.to_owned(),
+            kind: VolumeKind::Filesystem,
+            size: Size::of(1_000_000, 4096, InodePolicy::Auto).expect("size"),
+            project: 1_000_000_007,
+            seq: 42,
+            params: Params { inodes: InodePolicy::Auto, gid: 1000, ..Params::default() },
+            owner: OwnerTag::new("{\"claim\":\"a/b\"}").expect("tag"),
+        })
+    }
+
+    #[test]
+    fn s4_1_limits_are_rounded_up_and_never_useless() {
+        let of = |n| Size::of(n, 4096, InodePolicy::Origin);
+        assert_eq!(of(1000).map(|s| (s.capacity.0, s.limit.0)), Some((1000, 65_536)));
+        assert_eq!(of(65_537).map(|s| s.limit.0), Some(69_632));
+        assert_eq!(of(1 << 30).map(|s| s.limit.0), Some(1 << 30));
+        assert_eq!(of(i64::MAX as u64), None);
+        assert_eq!(of(u64::MAX), None);
+    }
+
+    #[test]
+    fn s7_1_golden_registry_record_version_1() {
+        let golden = r#"{"v":1,"id":"pvc-1","name":"pvc-1","phase":"Creating","kind":"filesystem","size":{"capacity":1000000,"limit":1003520,"inodes":100000},"expand":null,"project":1000000007,"seq":42,"params":{"inodes":"Auto","mode":493,"uid":0,"gid":1000,"wipe":"None","preallocate":true,"block_size":512,"consistency":"PerFile"},"owner":"{\"claim\":\"a/b\"}"}"#;
+        let r = sample("pvc-1");
+        assert_eq!(String::from_utf8(r.encode().expect("encode")).expect("utf-8"), golden);
+        assert_eq!(Record::decode(golden.as_bytes()).expect("decode"), r);
+    }
+
+    #[test]
+    fn s7_1_golden_trash_record_version_1() {
+        let golden = r#"{"v":1,"key":"pvc-1.42","id":"pvc-1","project":1000000007}"#;
+        let t = TrashRecord::of(&sample("pvc-1"));
+        assert_eq!(String::from_utf8(t.encode().expect("encode")).expect("utf-8"), golden);
+        assert_eq!(TrashRecord::decode(golden.as_bytes()).expect("decode"), t);
+    }
+
+    #[test]
+    fn s7_1_a_record_of_a_newer_release_or_with_a_bad_id_is_an_error() {
+        assert!(matches!(Record::decode(b"{\"v\":2}"), Err(RecordError::Newer(2))));
+        let bad = String::from_utf8(sample("pvc-1").encode().expect("encode")).expect("utf-8");
+        let bad = bad.replace("\"id\":\"pvc-1\"", "\"id\":\"../etc\"");
+        assert!(matches!(Record::decode(bad.as_bytes()), Err(RecordError::Json(_))));
+    }
+
+    #[test]
+    fn s3_6_golden_copy_version_1_fits_an_inode_and_lacks_only_the_owner() {
+        let r = sample("pvc-1");
+        let copy = encode_copy(&r);
+        let hex: String = copy.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            concat!(
+                "010040420f00000000000050",
+                "0f0000000000a086010000000000",
+                "07ca9a3b2a00000000000000",
+                "010000000000000000ed01000000000000e80300000005",
+                "7076632d31"
+            )
+            .to_owned()
+                + &hex[hex.len() - 16..]
+        );
+        let back = decode_copy(&r.id, &copy).expect("decode");
+        assert_eq!(back, Record { phase: Phase::Ready, owner: OwnerTag::none(), ..r });
+        let long = sample(&"N".repeat(128));
+        assert!(encode_copy(&long).len() <= COPY_MAX);
+        assert!(decode_copy(&long.id, &encode_copy(&long)).is_some());
+    }
+
+    #[test]
+    fn s3_6_a_damaged_foreign_or_newer_copy_is_refused() {
+        let r = sample("pvc-1");
+        let copy = encode_copy(&r);
+        for i in 0..copy.len() {
+            let mut bad = copy.clone();
+            bad[i] ^= 1;
+            assert_eq!(decode_copy(&r.id, &bad), None, "byte {i}");
+            assert_eq!(decode_copy(&r.id, &copy[..i]), None, "length {i}");
+        }
+        let other = VolumeId::parse("pvc-2").expect("id");
+        assert_eq!(decode_copy(&other, &copy), None);
+    }
+}
