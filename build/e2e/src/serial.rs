@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use parking_lot::{Condvar, Mutex};
 
-/// The node's last word: after it no other marker comes in this boot.
+/// How the node says how a boot went.
 const OUTCOME: &str = "HAMLET outcome=";
+
+/// What it says when all is well; after any other word no marker comes.
+const SUCCESS: &str = "HAMLET outcome=success";
 
 /// Lines of the console that are repeated when something did not happen.
 const TAIL_LINES: usize = 30;
@@ -128,7 +131,10 @@ impl Serial {
             if let Some(found) = state.lines.iter().find(|(_, line)| line.contains(marker)) {
                 return Ok(found.clone());
             }
-            let gave_up = state.lines.iter().find(|(_, line)| line.contains(OUTCOME));
+            let gave_up = state
+                .lines
+                .iter()
+                .find(|(_, line)| line.contains(OUTCOME) && !line.contains(SUCCESS));
             let why = if let Some((_, line)) = gave_up {
                 format!("the node said {line:?}")
             } else if state.interrupted {
@@ -164,6 +170,21 @@ mod tests {
         let (_, line) = serial.wait_for("phase=mounted", Duration::ZERO).unwrap();
         assert_eq!(line, "HAMLET phase=mounted uptime=1.5");
         assert_eq!(std::fs::read(&log).unwrap(), text);
+    }
+
+    #[test]
+    fn b9_a_node_that_gave_up_ends_the_wait_and_a_finished_boot_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("serial.log");
+        let text = "HAMLET outcome=success reason=up clean=true\nHAMLET ready dashboard=x\n";
+        let (serial, thread) = Serial::capture(text.as_bytes(), &log, None).unwrap();
+        thread.join().unwrap();
+        assert!(serial.wait_for("HAMLET ready", Duration::ZERO).is_ok());
+        let text = "HAMLET outcome=reboot reason=storage clean=true\n";
+        let (serial, thread) = Serial::capture(text.as_bytes(), &log, None).unwrap();
+        thread.join().unwrap();
+        let error = serial.wait_for("HAMLET ready", Duration::from_secs(60)).unwrap_err();
+        assert!(error.to_string().contains("reason=storage"), "{error}");
     }
 
     #[test]
