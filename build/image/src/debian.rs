@@ -51,10 +51,11 @@ impl Debian {
     /// No Debian kernel is known to apt, the download fails and no earlier one is
     /// in the cache, or the package does not look like a kernel.
     pub fn kernel(&self, note: &mut dyn FnMut(&str)) -> Result<KernelFiles> {
-        let package = match kernel_package() {
-            Ok(package) => package,
-            Err(error) => self.newest("linux-image-").ok_or(error)?,
-        };
+        let package =
+            match kernel_package().or_else(|_| refresh(note).and_then(|()| kernel_package())) {
+                Ok(package) => package,
+                Err(error) => self.newest("linux-image-").ok_or(error)?,
+            };
         let folder = match self.unpacked(&package, note, prepare_kernel) {
             Ok(folder) => folder,
             Err(error) => match self.newest("linux-image-") {
@@ -107,7 +108,10 @@ impl Debian {
         }
         fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
         note(&format!("downloading {package}"));
-        download(package, &work)?;
+        download(package, &work).or_else(|error| match refresh(note) {
+            Ok(()) => download(package, &work),
+            Err(_) => Err(error),
+        })?;
         let archive = archive_in(&work)?;
         note(&format!("unpacking {package}"));
         run_quiet(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&work))?;
@@ -153,6 +157,14 @@ fn kernel_package() -> Result<String> {
 fn first_dependency(text: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     lines.find(|name| name.starts_with("linux-image-")).map(str::to_owned)
+}
+
+/// Fetches apt's lists anew: a fresh machine has none, old ones name packages
+/// that have left the archive. Only root may.
+fn refresh(note: &mut dyn FnMut(&str)) -> Result<()> {
+    note("apt-get update");
+    run_quiet(Command::new("apt-get").args(["-qq", "-o", "Acquire::Retries=3", "update"]))
+        .context("apt has no usable package lists; run `apt-get update` as root, then try again")
 }
 
 fn download(package: &str, folder: &Path) -> Result<()> {

@@ -110,6 +110,13 @@ impl Layout {
         text
     }
 
+    /// Without devices, which only an initramfs may hold.
+    #[cfg(test)]
+    pub(crate) fn without_devices(mut self) -> Self {
+        self.entries.retain(|_, entry| !matches!(entry.kind, Kind::CharDevice { .. }));
+        self
+    }
+
     fn insert(&mut self, path: &str, mode: u32, kind: Kind) {
         assert!(path.starts_with('/') && !path.ends_with('/'), "layout path {path:?}");
         let mut parent = String::new();

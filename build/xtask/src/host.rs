@@ -81,9 +81,9 @@ pub(crate) fn ensure(ui: &Ui, purpose: For) -> Result<()> {
     if !is_root() {
         bail!("missing Debian packages; install them with\n\n    sudo {command}\n\nand try again");
     }
-    let mut stage = ui.stage("Debian packages");
-    stage.note(&format!("installing {}", missing.join(" ")));
     ui.say(&format!("installing with apt: {}", missing.join(" ")));
+    let mut stage = ui.stage("Debian packages");
+    stage.note(&missing.join(" "));
     let install = |stage: &str| {
         let mut apt = Command::new("apt-get");
         apt.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-o", "Acquire::Retries=3"]);
