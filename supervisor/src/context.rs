@@ -154,7 +154,7 @@ impl Context {
         };
         if result.is_err() {
             let mut names = core.names.lock();
-            added.iter().for_each(|name| drop(names.remove(name)));
+            names.retain(|name| !added.contains(name));
         }
         result.map_err(|refusal| self.add_error(refusal))
     }
@@ -189,6 +189,11 @@ impl Context {
         }
         core.slot.reserve(name);
         Ok(core.logs.logger(&dn))
+    }
+
+    /// The log its DN is in.
+    pub(crate) fn logs(&self) -> &LogTree {
+        &self.core.logs
     }
 
     /// Says that all is ready: sockets bound, probes passed, children started.

@@ -21,6 +21,7 @@ mod driver;
 mod outcome;
 mod panics;
 mod runner;
+mod serve;
 mod service;
 mod slot;
 mod snapshot;
@@ -38,11 +39,15 @@ pub use context::{
 pub use logtree::{Dn, Level, LogTree, Name, NameError, Quota};
 pub use outcome::{Cancelled, Done, Failure, Outcome, Stop};
 pub use panics::{caught_panics, panic_is_caught};
+pub use serve::{BindError, Draining, serve_tcp, serve_unix};
 pub use service::{Backoff, Intensity, Placement, Policy, Restart, Run, Service, SlowStart};
 pub use snapshot::{
     ChildStats, Condition, Death, DeathClass, NodeSnapshot, Phase, Severity, Snapshot, StartCause,
     State, Transition, Verdict,
 };
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 /// What a service usually imports.
 pub mod prelude {

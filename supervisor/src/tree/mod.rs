@@ -129,7 +129,6 @@ pub(crate) enum Effect {
     Abort { incarnation: u64 },
     Arm { timer: u64, at: Tick },
     Disarm { timer: u64 },
-    #[cfg_attr(not(test), expect(dead_code, reason = "read by tests; the driver shows snapshots"))]
     Transition { dn: Dn, incarnation: u64, state: State, phase: &'static str },
     Reply { reply: u64, result: Result<(), Refusal> },
     Log { dn: Dn, level: Level, text: String },
