@@ -33,6 +33,8 @@ mod socket;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
+mod tree_tests;
+#[cfg(test)]
 mod wire_tests;
 
 pub use config::{CsiConfig, DRIVER_NAME, HealthApi, TOPOLOGY_KEY};

@@ -118,7 +118,7 @@ async fn connection(
     };
     if let Err(e) = ended {
         // Peers that vanish in mid-sentence are ordinary: stale-socket probes do it.
-        slog::debug!(log, "connection ended"; "error" => %e);
+        slog::debug!(log, "connection ended"; "error" => volumes::chain(&e));
     }
 }
 
