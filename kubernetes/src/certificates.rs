@@ -83,7 +83,7 @@ fn tell(handle: &impl Handle, metrics: &Metrics, report: &Report) {
 }
 
 /// Unix time; a clock before 1970 counts as 1970.
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))

@@ -19,7 +19,9 @@ const CONTROLLER_STAGE: u8 = 3;
 
 /// The service `controlplane`.
 pub(crate) fn service(table: Table) -> Service {
-    crate::parent(Name::from_static("controlplane"), move || services(&table))
+    Service::new(Name::from_static("controlplane"), move |ctx| {
+        crate::run_children(ctx, services(&table))
+    })
 }
 
 /// All of them in the order of their start.

@@ -63,6 +63,6 @@ pub struct Directories {
 /// Faults that a test may inject.
 #[derive(Clone, Default)]
 pub struct Faults {
-    /// Each change of the number makes the provisioner panic once.
+    /// Each change of the number makes the provisioner's Runnable panic once.
     pub provisioner_panic: Option<tokio::sync::watch::Receiver<u64>>,
 }

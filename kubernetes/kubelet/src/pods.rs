@@ -9,14 +9,14 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use supervisor::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use supervisor::StopReason;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::time::Instant;
+use supervisor::prelude::*;
 
 /// The cgroup of all pods, made by the kubelet (cgroupRoot `/`, driver cgroupfs).
 pub const KUBEPODS: &str = "/sys/fs/cgroup/kubepods";
@@ -54,22 +54,25 @@ pub async fn run(ctx: Context, kubepods: PathBuf) -> Outcome {
 }
 
 async fn end_all(running: &Running, kubepods: PathBuf) -> Result<(), Stop> {
-    let root = kubepods.clone();
-    let job = running.spawn_blocking(Name::from_static("terminate"), move || terminate(&root));
-    let told = job.await?;
-    slog::info!(running.log(), "pods: containers told to end"; "containers" => told);
     running.health().note("waiting for containers to end");
-    if empty_within(&kubepods, GRACE).await? {
-        return Ok(());
-    }
-    slog::warn!(running.log(), "pods: containers still running after their grace are killed";
-        "grace_s" => GRACE.as_secs());
-    let path = kubepods.join("cgroup.kill");
-    fs::write(&path, "1").map_err(|source| PodsError::Cgroup { step: "write", path, source })?;
-    if !empty_within(&kubepods, KILL_TIME).await? {
-        slog::error!(running.log(), "pods: containers survive their kill");
-    }
-    Ok(())
+    let log = running.log().clone();
+    let job = running.spawn_blocking(Name::from_static("end-pods"), move || {
+        let told = terminate(&kubepods);
+        slog::info!(log, "containers told to end"; "containers" => told);
+        if empty_within(&kubepods, GRACE)? {
+            return Ok(());
+        }
+        slog::warn!(log, "containers still running after their grace are killed";
+            "grace_s" => GRACE.as_secs());
+        let path = kubepods.join("cgroup.kill");
+        fs::write(&path, "1")
+            .map_err(|source| PodsError::Cgroup { step: "write", path, source })?;
+        if !empty_within(&kubepods, KILL_TIME)? {
+            slog::error!(log, "containers survive their kill");
+        }
+        Ok::<(), PodsError>(())
+    });
+    Ok(job.await??)
 }
 
 /// Sends SIGTERM to the first process of each container; tells how many.
@@ -123,7 +126,10 @@ fn processes(cgroup: &Path) -> Vec<i32> {
 }
 
 /// True as soon as no process is left; false after `limit`. A missing cgroup is empty.
-async fn empty_within(kubepods: &Path, limit: Duration) -> Result<bool, PodsError> {
+///
+/// Blocks in poll(2): the kernel reports a change of `populated` as an urgent event of
+/// `cgroup.events` (cgroup-v2.rst), and reading the file from its start takes the event.
+fn empty_within(kubepods: &Path, limit: Duration) -> Result<bool, PodsError> {
     let path = kubepods.join("cgroup.events");
     let fail = |step| {
         let path = path.clone();
@@ -133,17 +139,20 @@ async fn empty_within(kubepods: &Path, limit: Duration) -> Result<bool, PodsErro
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
         other => other.map_err(fail("open"))?,
     };
-    // The kernel reports a change of `populated` as an urgent event (cgroup-v2.rst).
-    let events = AsyncFd::with_interest(file, Interest::PRIORITY).map_err(fail("watch"))?;
     let end = Instant::now() + limit;
     loop {
-        // Opened anew: the position of the watched file belongs to the event.
-        if !is_populated(&fs::read_to_string(&path).map_err(fail("read"))?) {
+        let mut text = [0_u8; 256];
+        let length = file.read_at(&mut text, 0).map_err(fail("read"))?;
+        if !is_populated(&String::from_utf8_lossy(&text[..length])) {
             return Ok(true);
         }
-        match tokio::time::timeout_at(end, events.ready(Interest::PRIORITY)).await {
-            Ok(guard) => guard.map_err(fail("watch"))?.clear_ready(),
-            Err(_) => return Ok(false),
+        let left = end.saturating_duration_since(Instant::now());
+        let Ok(left) = Timespec::try_from(left) else { return Ok(false) };
+        let mut waited = [PollFd::new(&file, PollFlags::PRI)];
+        match poll(&mut waited, Some(&left)) {
+            Ok(0) => return Ok(false),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(fail("watch")(e.into())),
         }
     }
 }
@@ -189,9 +198,9 @@ mod tests {
         assert!(!is_populated("populated 0\nfrozen 1\n"));
     }
 
-    #[tokio::test]
-    async fn q2_without_pods_there_is_nothing_to_wait_for() {
+    #[test]
+    fn q2_without_pods_there_is_nothing_to_wait_for() {
         let gone = Path::new("/nonexistent/kubepods");
-        assert!(empty_within(gone, Duration::from_secs(1)).await.unwrap());
+        assert!(empty_within(gone, Duration::from_secs(1)).unwrap());
     }
 }
