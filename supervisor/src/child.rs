@@ -304,7 +304,8 @@ impl Process {
         spawner: Arc<dyn Spawner>,
     ) -> Result<Process, Stop> {
         let (dn, owned) = (ctx.dn().clone(), spec.clone());
-        let job = ctx.spawn_blocking(Name::from_static("spawn"), move || spawner.spawn(&dn, &owned));
+        let job =
+            ctx.spawn_blocking(Name::from_static("spawn"), move || spawner.spawn(&dn, &owned));
         let mut child = job.await??;
         let began = Instant::now();
         slog::info!(ctx.log(), "started"; "pid" => child.pid(),

@@ -57,9 +57,8 @@ impl<F: Future> Guarded<F> {
     fn under_dn<T>(&mut self, f: impl FnOnce(&mut Option<Pin<Box<F>>>) -> T) -> Result<T, String> {
         let Guarded { dn, span, clock, future } = self;
         clock.0.store(real_ns(), Ordering::Relaxed);
-        let result = panics::catch(|| {
-            logtree::sync_with_dn(dn.clone(), || span.in_scope(|| f(future)))
-        });
+        let result =
+            panics::catch(|| logtree::sync_with_dn(dn.clone(), || span.in_scope(|| f(future))));
         clock.0.store(0, Ordering::Relaxed);
         result
     }

@@ -47,13 +47,8 @@ pub enum Verdict {
 
 impl Verdict {
     /// All verdicts, best first.
-    pub const ALL: [Verdict; 5] = [
-        Verdict::Ok,
-        Verdict::Starting,
-        Verdict::Degraded,
-        Verdict::Restarting,
-        Verdict::Failing,
-    ];
+    pub const ALL: [Verdict; 5] =
+        [Verdict::Ok, Verdict::Starting, Verdict::Degraded, Verdict::Restarting, Verdict::Failing];
 
     /// Lower-case word.
     pub fn as_str(self) -> &'static str {

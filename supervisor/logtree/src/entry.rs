@@ -40,14 +40,8 @@ pub enum Level {
 
 impl Level {
     /// All levels, least first.
-    pub const ALL: [Level; 6] = [
-        Level::Trace,
-        Level::Debug,
-        Level::Info,
-        Level::Warning,
-        Level::Error,
-        Level::Critical,
-    ];
+    pub const ALL: [Level; 6] =
+        [Level::Trace, Level::Debug, Level::Info, Level::Warning, Level::Error, Level::Critical];
 
     /// The letter that stands for the level in text.
     pub fn letter(self) -> char {

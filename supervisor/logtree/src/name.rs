@@ -22,7 +22,9 @@ pub enum NameError {
     #[error("name of {0} bytes is longer than 64")]
     TooLong(usize),
     /// Names are made of `a-z 0-9 _ -` and begin with a letter or digit.
-    #[error("byte {at} of name {name:?} is not allowed: use a-z, 0-9, _ and -, begin with a letter or digit")]
+    #[error(
+        "byte {at} of name {name:?} is not allowed: use a-z, 0-9, _ and -, begin with a letter or digit"
+    )]
     Byte {
         /// The refused text.
         name: String,

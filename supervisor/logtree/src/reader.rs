@@ -3,8 +3,8 @@
 //! A reader holds, for each ring it reads, the `dn_seq` it expects next. What is no longer there
 //! was evicted, and the difference is exactly what was missed. Producers never wait for readers.
 
-use std::collections::BinaryHeap;
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -108,7 +108,10 @@ impl Query {
             Kind::Raw => entry.level.is_none(),
         };
         kind && self.min_level.is_none_or(|l| entry.level_or_info() >= l)
-            && self.contains.as_ref().is_none_or(|text| entry.lines.iter().any(|l| l.contains(text)))
+            && self
+                .contains
+                .as_ref()
+                .is_none_or(|text| entry.lines.iter().any(|l| l.contains(text)))
     }
 }
 

@@ -159,10 +159,8 @@ fn l5_beyond_the_most_dns_entries_go_to_the_nearest_ancestor() {
 
 #[test]
 fn l6_a_slow_reader_misses_exactly_what_was_evicted_of_its_dns() {
-    let tree = LogTree::new(Limits {
-        quota: Quota { entries: 10, bytes: 1 << 20 },
-        ..Limits::default()
-    });
+    let tree =
+        LogTree::new(Limits { quota: Quota { entries: 10, bytes: 1 << 20 }, ..Limits::default() });
     let mut reader = tree.read(follow(dn("a"), Backlog::None)).unwrap();
     for i in 0..25 {
         say(&tree, &dn("a"), &format!("a{i}"));
@@ -326,10 +324,8 @@ fn p1_auto_judges_line_by_line_and_a_named_format_counts_what_does_not_fit() {
 #[test]
 fn l6_of_8_writers_and_4_readers_read_and_missed_is_what_was_written() {
     const EACH: u64 = 2000;
-    let tree = LogTree::new(Limits {
-        quota: Quota { entries: 300, bytes: 1 << 20 },
-        ..Limits::default()
-    });
+    let tree =
+        LogTree::new(Limits { quota: Quota { entries: 300, bytes: 1 << 20 }, ..Limits::default() });
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let read = |mut reader: Reader| {

@@ -127,6 +127,11 @@ impl Tree {
             self.boot_finished = true;
             return;
         }
+        // Its children live on until the shutdown, but nothing starts below it any more.
+        for child in self.nodes[&key].children.clone() {
+            let unit = self.nodes[&child].unit;
+            self.cancel_restart(unit);
+        }
         if !asked {
             let panicked = row.death == Some(DeathClass::Panicked);
             self.declare_fatal(key, row.text.clone(), panicked);

@@ -144,10 +144,7 @@ mod tests {
             (Facts { conditions: &unhealthy, ..base.clone() }, Verdict::Failing),
             (Facts { restarting: true, ..facts(State::Dead) }, Verdict::Restarting),
             (Facts { restarting: true, ..facts(State::Cancelled) }, Verdict::Restarting),
-            (
-                Facts { restarting: true, deaths_10min: 3, ..facts(State::Dead) },
-                Verdict::Failing,
-            ),
+            (Facts { restarting: true, deaths_10min: 3, ..facts(State::Dead) }, Verdict::Failing),
             (Facts { never_restart: true, ..facts(State::Dead) }, Verdict::Failing),
             (Facts { stuck: true, ..facts(State::Healthy) }, Verdict::Failing),
             (Facts { stopping: true, ..facts(State::Healthy) }, Verdict::Restarting),

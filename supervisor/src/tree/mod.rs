@@ -28,6 +28,8 @@ mod restart;
 mod stop;
 mod view;
 
+#[cfg(test)]
+mod model;
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
@@ -39,6 +41,8 @@ use logtree::{Dn, Level, Name, NameError};
 use self::backoff::Rng;
 use self::node::{Asked, History, Key, Node, Unit, UnitId};
 pub(crate) use self::view::WallClock;
+#[cfg(test)]
+use crate::DeathClass;
 use crate::{ChildStats, Condition, Fatal, Policy, Quiet, StartCause, State, StopReason};
 
 /// Most children of a node (rule D4).
@@ -91,20 +95,49 @@ pub(crate) enum Exit {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
     /// The first event.
-    Root { spec: Spec },
+    Root {
+        spec: Spec,
+    },
     /// Start children of an incarnation as one unit.
-    Add { parent: u64, group: Vec<Spec>, reply: u64 },
+    Add {
+        parent: u64,
+        group: Vec<Spec>,
+        reply: u64,
+    },
     /// Keep a name for a sub-logger.
-    Reserve { incarnation: u64, name: Name },
-    Healthy { incarnation: u64 },
+    Reserve {
+        incarnation: u64,
+        name: Name,
+    },
+    Healthy {
+        incarnation: u64,
+    },
     /// What it says about itself now.
-    Said { incarnation: u64, note: String, conditions: Vec<Condition>, child: Option<ChildStats> },
-    Exited { incarnation: u64, exit: Exit },
-    TimerFired { timer: u64 },
+    Said {
+        incarnation: u64,
+        note: String,
+        conditions: Vec<Condition>,
+        child: Option<ChildStats>,
+    },
+    Exited {
+        incarnation: u64,
+        exit: Exit,
+    },
+    TimerFired {
+        timer: u64,
+    },
     /// Stop a node and what is below it, until its unit or an ancestor restarts.
-    #[cfg_attr(not(test), expect(dead_code, reason = "offered by the tree, asked for by nobody yet"))]
-    StopSubtree { dn: Dn },
-    RestartRequested { dn: Dn, reply: u64 },
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "offered by the tree, asked for by nobody yet")
+    )]
+    StopSubtree {
+        dn: Dn,
+    },
+    RestartRequested {
+        dn: Dn,
+        reply: u64,
+    },
     Shutdown,
 }
 
@@ -124,18 +157,49 @@ pub(crate) enum Refusal {
 /// What is to be done, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Effect {
-    Start { incarnation: u64, token: u64, dn: Dn },
-    Stop { incarnation: u64, reason: StopReason },
-    Abort { incarnation: u64 },
-    Arm { timer: u64, at: Tick },
-    Disarm { timer: u64 },
-    Transition { dn: Dn, incarnation: u64, state: State, phase: &'static str },
-    Reply { reply: u64, result: Result<(), Refusal> },
-    Log { dn: Dn, level: Level, text: String },
+    Start {
+        incarnation: u64,
+        token: u64,
+        dn: Dn,
+    },
+    Stop {
+        incarnation: u64,
+        reason: StopReason,
+    },
+    Abort {
+        incarnation: u64,
+    },
+    Arm {
+        timer: u64,
+        at: Tick,
+    },
+    Disarm {
+        timer: u64,
+    },
+    Transition {
+        dn: Dn,
+        incarnation: u64,
+        state: State,
+        phase: &'static str,
+    },
+    Reply {
+        reply: u64,
+        result: Result<(), Refusal>,
+    },
+    Log {
+        dn: Dn,
+        level: Level,
+        text: String,
+    },
     /// Aborted and still there: the driver logs it, since it knows what still runs.
-    Stuck { incarnation: u64, dn: Dn },
+    Stuck {
+        incarnation: u64,
+        dn: Dn,
+    },
     /// The service of this token is not needed any more.
-    Forget { token: u64 },
+    Forget {
+        token: u64,
+    },
     Fatal(Fatal),
     Quiet(Quiet),
 }

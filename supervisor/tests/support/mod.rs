@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use supervisor::prelude::*;
 
-pub type Order = Arc<parking_lot::Mutex<Vec<String>>>;
+pub(crate) type Order = Arc<parking_lot::Mutex<Vec<String>>>;
 
 /// Notes its name when it is stopped.
-pub fn named(name: &'static str, order: Order) -> Service {
+pub(crate) fn named(name: &'static str, order: Order) -> Service {
     Service::new(Name::from_static(name), move |ctx: Context| {
         let order = order.clone();
         async move {
@@ -21,7 +21,7 @@ pub fn named(name: &'static str, order: Order) -> Service {
 }
 
 /// `n5` with `n4` in it, and so on; counts runs and notes the order of stops.
-pub fn nest(depth: usize, built: Arc<AtomicU32>, order: Order) -> Service {
+pub(crate) fn nest(depth: usize, built: Arc<AtomicU32>, order: Order) -> Service {
     let name = Name::new(&format!("n{depth}")).unwrap();
     let own = name.clone();
     Service::new(name, move |ctx: Context| {

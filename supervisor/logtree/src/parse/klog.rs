@@ -137,8 +137,7 @@ mod tests {
         assert_eq!(r.wall_ns, Some(at("2026-11-02T17:20:06.921395Z")));
         assert_eq!(r.source.as_deref(), Some("foo.go:42"));
         assert_eq!(r.message, "hello ] there");
-        for (letter, level) in
-            [("W", Level::Warning), ("E", Level::Error), ("F", Level::Critical)]
+        for (letter, level) in [("W", Level::Warning), ("E", Level::Error), ("F", Level::Critical)]
         {
             let line = format!("{letter}1102 17:20:06 7 a.go:1] x");
             assert_eq!(parse(&line, now).unwrap().level, Some(level));
@@ -163,16 +162,10 @@ mod tests {
     #[test]
     fn p2_structured_text_becomes_message_and_fields() {
         let now = at("2026-11-02T18:00:00Z");
-        let r = parse(
-            r#"I1102 17:20:06.9 1 a.go:1] "Started \"it\"" pod="ns/a b" count=3"#,
-            now,
-        )
-        .unwrap();
+        let r = parse(r#"I1102 17:20:06.9 1 a.go:1] "Started \"it\"" pod="ns/a b" count=3"#, now)
+            .unwrap();
         assert_eq!(r.message, r#"Started "it""#);
-        assert_eq!(
-            r.fields,
-            vec![("pod".into(), "ns/a b".into()), ("count".into(), "3".into())]
-        );
+        assert_eq!(r.fields, vec![("pod".into(), "ns/a b".into()), ("count".into(), "3".into())]);
     }
 
     #[test]
