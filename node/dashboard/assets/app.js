@@ -168,14 +168,20 @@
     }
   }
 
-  // The stream. The browser reconnects and resumes by itself; a refused stream is tried anew.
+  // The stream. The browser reconnects and resumes by itself; a refused stream is tried anew,
+  // and where the session has ended, the page that asks for the token is shown.
   let source;
+  const retry = async () => {
+    const answer = await fetch(location.href, { method: 'HEAD' }).catch(() => null);
+    if (answer && answer.status === 401) location.reload();
+    else setTimeout(open, 5000);
+  };
   const open = () => {
     source = new EventSource('/api/v1/stream?' + query);
     source.addEventListener('open', () => connected(true));
     source.addEventListener('error', () => {
       connected(false);
-      if (source.readyState === EventSource.CLOSED) setTimeout(open, 5000);
+      if (source.readyState === EventSource.CLOSED) retry();
     });
     source.addEventListener('state', (m) => {
       const tree = JSON.parse(m.data);

@@ -195,8 +195,9 @@ impl State {
     fn limited(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let peer = network(peer);
         let known = self.peers.iter().find(|p| p.address == peer)?;
-        let left = known.window_ends.checked_duration_since(now)?;
-        (known.failures >= MAX_FAILURES).then(|| left.as_secs() + 1)
+        let left = known.window_ends.saturating_duration_since(now);
+        let limited = known.failures >= MAX_FAILURES && !left.is_zero();
+        limited.then(|| left.as_secs_f64().ceil() as u64)
     }
 
     fn failed(&mut self, peer: IpAddr, now: Instant) {
@@ -307,7 +308,7 @@ mod tests {
         for _ in 0..MAX_FAILURES {
             assert_eq!(access.judge(PEER, bearer("guess")), Judgement::Wrong);
         }
-        assert!(matches!(access.judge(PEER, bearer("s3cret")), Judgement::Limited { wait_s: 61 }));
+        assert!(matches!(access.judge(PEER, bearer("s3cret")), Judgement::Limited { wait_s: 60 }));
         assert_eq!(access.judge(PEER, cookie(pair)), Judgement::Granted);
         let other = IpAddr::from([10, 0, 0, 1]);
         assert_eq!(access.judge(other, bearer("s3cret")), Judgement::Granted);

@@ -180,7 +180,10 @@ async fn connection(app: Arc<App>, routes: Router, stream: TcpStream, peer: Sock
             connection.await
         }
     };
-    if let Err(e) = ended {
+    // A browser that closes a page cuts its stream: that is no news.
+    if let Err(e) = ended
+        && !e.is_incomplete_message()
+    {
         slog::debug!(app.log, "connection ended early"; "peer" => %peer, "error" => %e);
     }
 }

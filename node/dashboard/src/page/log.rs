@@ -63,17 +63,17 @@ fn form(page: &LogPage<'_>) -> Markup {
     let query = page.query;
     html! {
         form.filter.card action="/logs" method="get" {
-            div.f { label for="dn" { "Service" } (dn_select("dn", &query.dn, page.choices)) }
+            div.f { label for="f-dn" { "Service" } (dn_select("dn", &query.dn, page.choices)) }
             div.f {
-                label for="children" { "Below it" }
-                select #children name="children" {
+                label for="f-children" { "Below it" }
+                select #f-children name="children" {
                     option value="on" selected[query.children] { "included" }
                     option value="off" selected[!query.children] { "not included" }
                 }
             }
             div.f {
-                label for="level" { "Least level" }
-                select #level name="level" {
+                label for="f-level" { "Least level" }
+                select #f-level name="level" {
                     option value="" selected[query.level.is_none()] { "any" }
                     @for level in Level::ALL {
                         option selected[query.level == Some(level)] { (level) }
@@ -81,21 +81,21 @@ fn form(page: &LogPage<'_>) -> Markup {
                 }
             }
             div.f {
-                label for="kind" { "Kind" }
-                select #kind name="kind" {
+                label for="f-kind" { "Kind" }
+                select #f-kind name="kind" {
                     @for kind in [Kind::Any, Kind::Leveled, Kind::Raw] {
                         option selected[query.kind == kind] { (kind_word(kind)) }
                     }
                 }
             }
             div.f.grow {
-                label for="text" { "Text in the message" }
-                input #text name="text" type="search" maxlength=(MAX_TEXT_BYTES)
+                label for="f-text" { "Text in the message" }
+                input #f-text name="text" type="search" maxlength=(MAX_TEXT_BYTES)
                     value=(query.text.as_deref().unwrap_or(""));
             }
             div.f {
-                label for="n" { "Entries" }
-                input #n name="n" type="number" min="1" max=(MAX_N) value=(query.n);
+                label for="f-n" { "Entries" }
+                input #f-n name="n" type="number" min="1" max=(MAX_N) value=(query.n);
             }
             div.f.check {
                 label { input name="follow" type="checkbox" value="on" checked[query.follow];
@@ -120,7 +120,7 @@ pub(crate) fn live_controls() -> Markup {
 pub(crate) fn dn_select(name: &str, chosen: &Dn, choices: &[Dn]) -> Markup {
     let unlisted = !chosen.is_all() && !choices.contains(chosen);
     html! {
-        select id=(name) name=(name) {
+        select id={ "f-" (name) } name=(name) {
             option value="" selected[chosen.is_all()] { "everything" }
             @if unlisted { option selected { (chosen) } }
             @for dn in choices { option selected[dn == chosen] { (dn) } }

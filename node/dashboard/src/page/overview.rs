@@ -12,7 +12,7 @@ use supervisor::{NodeSnapshot, State, Verdict};
 
 use super::parts::{ago, dn_link, fact, icon, until};
 use super::{Frame, Known, Tab, log, node, node_name, tree, volumes};
-use crate::text::{bytes, clipped, count, time, visible};
+use crate::text::{bytes, clipped, time, visible};
 
 /// Volumes shown on the first page; the rest is one link away.
 const MAX_VOLUMES: usize = 8;
@@ -45,7 +45,6 @@ pub(crate) fn overview_page(known: &Known<'_>, tail: &LogTail<'_>) -> Markup {
             h2 #h-tree { "Services" }
             div #tree.card.flush data-live { (tree::table(known.tree, known.now)) }
         }
-        (log_section(tail))
         section aria-labelledby="h-vol" {
             h2 #h-vol { "Volumes" a.more href="/volumes" { "all volumes" } }
             div #vol.card.flush data-live {
@@ -53,6 +52,7 @@ pub(crate) fn overview_page(known: &Known<'_>, tail: &LogTail<'_>) -> Markup {
                 (volumes::table(known.volumes, MAX_VOLUMES))
             }
         }
+        (log_section(tail))
         div.two {
             section aria-labelledby="h-cond" {
                 h2 #h-cond { "Node conditions" }
@@ -150,7 +150,9 @@ fn tiles(known: &Known<'_>) -> Markup {
                     None => b { "–" },
                     Some(booted) => b { (ago(booted, known.now)) },
                 }
-                small { (count(known.node.phases.len(), "phase", "phases")) " of boot reached" }
+                @if let Some(last) = known.node.phases.last() {
+                    small { (visible(&last.name)) " after " (format!("{:.1} s", last.uptime_s)) }
+                }
             }))
         }
     }
@@ -163,7 +165,7 @@ fn log_section(tail: &LogTail<'_>) -> Markup {
             h2 #h-log { "Log" a.more href=(whole) { "search the log" } }
             div.card.flush {
                 form.bar-form action="/#h-log" method="get" {
-                    label for="log" { "Log of" }
+                    label for="f-log" { "Log of" }
                     (log::dn_select("log", tail.dn, tail.choices))
                     button { "Show" }
                     (log::live_controls())

@@ -31,8 +31,11 @@ pub(crate) fn ago(then: Timestamp, now: Timestamp) -> Markup {
 
 /// How long until; the script counts it down.
 pub(crate) fn until(then: Timestamp, now: Timestamp) -> Markup {
+    let seconds = seconds_between(now, then);
     html! {
-        time.in datetime=(rfc3339(then)) { "in " (span(seconds_between(now, then))) }
+        time.in datetime=(rfc3339(then)) {
+            @if seconds < 1 { "now" } @else { "in " (span(seconds)) }
+        }
     }
 }
 

@@ -90,7 +90,7 @@ fn doing(node: &NodeSnapshot) -> Markup {
     let note = node.note.as_deref().filter(|n| !n.is_empty());
     html! {
         @if !node.reason.is_empty() {
-            span.why { (clipped(&node.reason, MAX_NOTE_BYTES)) }
+            span class={ "why " (node.health.as_str()) } { (clipped(&node.reason, MAX_NOTE_BYTES)) }
         }
         @if let Phase::Waiting { dns } = &node.phase {
             span { "waits for " @for dn in dns.iter().take(4) { (dn) " " } }

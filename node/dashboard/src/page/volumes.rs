@@ -145,7 +145,7 @@ fn row(volume: &VolumeView) -> Markup {
             td role="cell" {
                 (visible(&volume.state))
                 @for condition in &volume.conditions {
-                    span.why { (visible(&condition.kind)) ": "
+                    span.why.degraded { (visible(&condition.kind)) ": "
                         (clipped(&condition.message, 160)) }
                 }
             }
