@@ -43,6 +43,8 @@ pub struct ApiserverFiles {
     pub kubelet_client: Pair,
     /// Signs service-account tokens.
     pub service_account_key: PathBuf,
+    /// Checks them.
+    pub service_account_public: PathBuf,
 }
 
 /// Files of kube-controller-manager and kube-scheduler.
@@ -108,7 +110,7 @@ pub fn apiserver(s: &Settings, f: &ApiserverFiles) -> Vec<String> {
         flag("kubelet-preferred-address-types", "InternalIP,Hostname"),
         flag("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
         path("service-account-signing-key-file", &f.service_account_key),
-        path("service-account-key-file", &f.service_account_key),
+        path("service-account-key-file", &f.service_account_public),
         flag("service-cluster-ip-range", &s.service_cidr),
         flag("endpoint-reconciler-type", "lease"),
         flag("allow-privileged", "true"),
@@ -201,6 +203,7 @@ mod tests {
             etcd_client: pair("apiserver-etcd-client"),
             kubelet_client: pair("apiserver-kubelet-client"),
             service_account_key: "/data/kubernetes/pki/service-account.key".into(),
+            service_account_public: "/data/kubernetes/pki/service-account.pub".into(),
         }
     }
 

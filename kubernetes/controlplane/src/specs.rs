@@ -71,6 +71,7 @@ fn apiserver_spec(s: &Settings, pki: &Pki) -> Result<ChildSpec, ClientError> {
         etcd_client: pair(pki, Leaf::ApiserverEtcdClient),
         kubelet_client: pair(pki, Leaf::ApiserverKubeletClient),
         service_account_key: pki.service_account_key_path(),
+        service_account_public: pki.service_account_public_path(),
     };
     let mut spec = child("/usr/bin/kube-apiserver", flags::apiserver(s, &files))
         .probe(HttpsProbe::new(pki, Leaf::Probe, &url)?);

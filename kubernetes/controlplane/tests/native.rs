@@ -48,6 +48,7 @@ impl Trial {
             std::os::unix::fs::symlink(upstream.join("kube"), dir.path().join(name))?;
         }
         std::os::unix::fs::symlink(upstream.join("etcd"), dir.path().join("etcd"))?;
+        std::fs::create_dir(dir.path().join("data"))?;
         let data = localstorage::testing::data_at(&dir.path().join("data"))?;
         let request = Request {
             node_name: "hamlet-0".to_owned(),

@@ -65,7 +65,7 @@ impl Store {
         self.dir.file(name).map_err(|source| PkiError::Name { path: self.path(name), source })
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         Path::join(self.dir.full_path(), name)
     }
 }

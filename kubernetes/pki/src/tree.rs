@@ -15,6 +15,7 @@ use crate::store::Store;
 use crate::{issue, parse};
 
 const SERVICE_ACCOUNT: &str = "service-account";
+const SERVICE_ACCOUNT_PUBLIC: &str = "service-account.pub";
 
 /// Certificates and keys of this node. Every file named by it exists.
 pub struct Pki {
@@ -117,6 +118,11 @@ impl Pki {
     /// Path of the key that signs service-account tokens.
     pub fn service_account_key_path(&self) -> PathBuf {
         self.store.key_path(SERVICE_ACCOUNT)
+    }
+
+    /// Path of its public half, by which tokens are checked.
+    pub fn service_account_public_path(&self) -> PathBuf {
+        self.store.path(SERVICE_ACCOUNT_PUBLIC)
     }
 
     /// The certificate of an authority, as PEM.
@@ -244,13 +250,20 @@ fn authority_key(store: &Store, a: Authority) -> Result<KeyPair, PkiError> {
     new_key(store, name)
 }
 
-/// The key of the service accounts; the API server takes the public half from the same file.
+/// The key of the service accounts. Its public half is a file of its own: the API server reads no
+/// public key out of a PKCS #8 private one.
 fn service_account(store: &Store) -> Result<(), PkiError> {
-    match store.read(&Store::key_name(SERVICE_ACCOUNT))? {
-        Some(bytes) if parse_key(&bytes).is_some() => Ok(()),
-        Some(_) => Err(PkiError::TrustedKeyUnreadable { path: store.key_path(SERVICE_ACCOUNT) }),
-        None => new_key(store, SERVICE_ACCOUNT).map(drop),
+    let key = match store.read(&Store::key_name(SERVICE_ACCOUNT))? {
+        Some(bytes) => parse_key(&bytes).ok_or_else(|| PkiError::TrustedKeyUnreadable {
+            path: store.key_path(SERVICE_ACCOUNT),
+        })?,
+        None => new_key(store, SERVICE_ACCOUNT)?,
+    };
+    let public = key.public_key_pem();
+    if store.read(SERVICE_ACCOUNT_PUBLIC)?.as_deref() != Some(public.as_bytes()) {
+        store.write(SERVICE_ACCOUNT_PUBLIC, public.as_bytes())?;
     }
+    Ok(())
 }
 
 fn new_key(store: &Store, name: &'static str) -> Result<KeyPair, PkiError> {

@@ -61,8 +61,8 @@ fn an_empty_directory_gets_the_whole_tree_readable_by_root_only() {
     assert_eq!(report.issued.len(), Authority::ALL.len() + Leaf::ALL.len());
     assert!(report.issued.iter().all(|i| i.reason == Reason::Missing));
     let files = place.files();
-    // A certificate and a key each, and the service accounts' key.
-    assert_eq!(files.len(), 2 * report.issued.len() + 1);
+    // A certificate and a key each, and both halves of the service accounts' key.
+    assert_eq!(files.len(), 2 * report.issued.len() + 2);
     for name in files.keys() {
         let meta = std::fs::metadata(place.dir.full_path().join(name)).unwrap();
         assert_eq!(meta.permissions().mode() & 0o7777, 0o600, "{name}");
@@ -176,6 +176,17 @@ fn a_damaged_trusted_key_is_refused_by_name_and_nothing_is_replaced() {
 }
 
 #[test]
+fn the_public_half_of_the_service_accounts_follows_the_private_one() {
+    let place = Place::new();
+    place.ensure(NOW);
+    let right = place.files()["service-account.pub"].clone();
+    assert!(right.starts_with(b"-----BEGIN PUBLIC KEY-----"));
+    place.put("service-account.pub", b"something else");
+    place.ensure(NOW);
+    assert_eq!(place.files()["service-account.pub"], right);
+}
+
+#[test]
 fn an_authority_whose_key_is_gone_is_refused() {
     let place = Place::new();
     place.ensure(NOW);
@@ -197,7 +208,7 @@ fn a_power_cut_between_any_two_files_is_completed() {
     let whole = Place::new();
     whole.ensure(NOW);
     let order: Vec<String> =
-        ["ca.key", "etcd-ca.key", "service-account.key", "ca.crt"]
+        ["ca.key", "etcd-ca.key", "service-account.key", "service-account.pub", "ca.crt"]
             .into_iter()
             .map(str::to_owned)
             .chain(["etcd-ca.crt".to_owned()])
