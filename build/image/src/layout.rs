@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::modules::ModuleSet;
 use crate::{CNI_PLUGINS, DEBIAN_PROGRAMS, KUBE_NAMES, UPSTREAM_PROGRAMS};
 
 /// What the layout depends on, besides constants.
@@ -14,10 +15,10 @@ use crate::{CNI_PLUGINS, DEBIAN_PROGRAMS, KUBE_NAMES, UPSTREAM_PROGRAMS};
 pub struct Facts {
     /// Release of the kernel, as `uname -r` says it.
     pub kernel: String,
-    /// Modules of the root image, relative to `/lib/modules/<kernel>`.
-    pub modules: Vec<String>,
-    /// Modules of the initramfs, relative to `/lib/modules/<kernel>`.
-    pub initramfs_modules: Vec<String>,
+    /// Modules of the root image.
+    pub modules: ModuleSet,
+    /// Modules of the initramfs.
+    pub initramfs_modules: ModuleSet,
     /// Shared libraries and the dynamic loader, as absolute paths under `/usr`.
     pub libraries: Vec<String>,
     /// Version of Hamlet, for `/etc/os-release`.
@@ -150,12 +151,13 @@ impl Layout {
         self.file(path, 0o644, Origin::Text(text.to_owned()));
     }
 
-    fn kernel_modules(&mut self, kernel: &str, prefix: &str, modules: &[String]) {
+    fn kernel_modules(&mut self, kernel: &str, prefix: &str, modules: &ModuleSet) {
         let folder = format!("{prefix}/modules/{kernel}");
-        for index in ["modules.dep", "modules.builtin"] {
-            self.file(&format!("{folder}/{index}"), 0o644, Origin::Module(index.to_owned()));
-        }
-        for module in modules {
+        // Only what is there: an optional module that is not is then known as missing.
+        self.text(&format!("{folder}/modules.dep"), &modules.dep);
+        let builtin = "modules.builtin".to_owned();
+        self.file(&format!("{folder}/{builtin}"), 0o644, Origin::Module(builtin));
+        for module in &modules.paths {
             self.file(&format!("{folder}/{module}"), 0o644, Origin::Module(module.clone()));
         }
     }
@@ -273,11 +275,9 @@ mod tests {
 
     fn facts() -> Facts {
         let index = ModuleIndex::parse(MODULES_DEP, MODULES_BUILTIN);
-        let mut modules = index.closure(NODE_MODULES).expect("fixture holds every module");
-        modules.sort();
         Facts {
             kernel: "6.12.1-cloud-amd64".into(),
-            modules,
+            modules: index.closure(NODE_MODULES).expect("fixture holds every module"),
             initramfs_modules: index.closure(ROOT_DISK_MODULES).expect("fixture"),
             libraries: vec![
                 "/usr/lib/x86_64-linux-gnu/libc.so.6".into(),

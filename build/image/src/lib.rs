@@ -24,7 +24,7 @@ mod run;
 pub use crate::assemble::{Inputs, Manifest, assemble};
 pub use crate::debian::{Debian, KernelFiles};
 pub use crate::layout::{Entry, Facts, Kind, Layout, Origin, initramfs_layout, root_layout};
-pub use crate::modules::{ModuleIndex, NODE_MODULES, ROOT_DISK_MODULES};
+pub use crate::modules::{ModuleIndex, ModuleSet, NODE_MODULES, ROOT_DISK_MODULES};
 pub use crate::run::{run, run_quiet};
 
 /// Programs that come from Debian packages: the path in the image's `/usr/bin`,

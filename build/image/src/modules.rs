@@ -59,6 +59,15 @@ pub const NODE_MODULES: &[&str] = &[
     "tun",
 ];
 
+/// Modules that belong together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModuleSet {
+    /// Paths relative to `/lib/modules/<kernel>`, needs first.
+    pub paths: Vec<String>,
+    /// Text of a modules.dep with just these.
+    pub dep: String,
+}
+
 /// A parsed `modules.dep` with `modules.builtin`.
 #[derive(Debug, Default)]
 pub struct ModuleIndex {
@@ -85,7 +94,7 @@ impl ModuleIndex {
     ///
     /// # Errors
     /// Names a wanted module that is neither a module nor built in.
-    pub fn closure(&self, wanted: &[&str]) -> Result<Vec<String>> {
+    pub fn closure(&self, wanted: &[&str]) -> Result<ModuleSet> {
         let mut paths = Vec::new();
         for name in wanted {
             let name = name_of(name);
@@ -103,7 +112,12 @@ impl ModuleIndex {
                 }
             }
         }
-        Ok(paths)
+        let mut dep = String::new();
+        for path in &paths {
+            let needs = self.modules.get(&name_of(path)).map(|(_, needs)| needs.join(" "));
+            dep.push_str(&format!("{path}: {}\n", needs.unwrap_or_default()));
+        }
+        Ok(ModuleSet { paths, dep })
     }
 }
 
@@ -126,7 +140,9 @@ mod tests {
     #[test]
     fn needs_come_before_what_needs_them_and_each_path_once() {
         let index = ModuleIndex::parse(DEP, "");
-        let paths = index.closure(&["xfs", "br_netfilter", "xfs"]).unwrap();
+        let ModuleSet { paths, dep } = index.closure(&["xfs", "br_netfilter", "xfs"]).unwrap();
+        assert_eq!(dep.lines().count(), paths.len());
+        assert!(dep.contains("xfs.ko: kernel/lib/libcrc32c.ko\n"), "{dep}");
         assert_eq!(
             paths,
             [
@@ -143,14 +159,14 @@ mod tests {
     #[test]
     fn b4_dash_and_underscore_are_the_same_module() {
         let index = ModuleIndex::parse(DEP, "");
-        assert_eq!(index.closure(&["virtio_rng"]).unwrap().len(), 1);
-        assert_eq!(index.closure(&["virtio-rng"]).unwrap().len(), 1);
+        assert_eq!(index.closure(&["virtio_rng"]).unwrap().paths.len(), 1);
+        assert_eq!(index.closure(&["virtio-rng"]).unwrap().paths.len(), 1);
     }
 
     #[test]
     fn b4_a_built_in_module_needs_no_file_and_an_unknown_one_is_an_error_by_name() {
         let index = ModuleIndex::parse(DEP, "kernel/drivers/virtio/virtio_pci.ko\n");
-        assert!(index.closure(&["virtio_pci"]).unwrap().is_empty());
+        assert!(index.closure(&["virtio_pci"]).unwrap().paths.is_empty());
         let error = index.closure(&["xfs", "zfs"]).unwrap_err();
         assert!(error.to_string().contains("zfs"), "{error}");
     }
