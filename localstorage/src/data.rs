@@ -198,11 +198,7 @@ fn require_quota(dir: &Dir, fs: &dyn Filesystem, quota: &dyn Quota) -> Result<()
         return Err(MountDataError::NotXfs(path()));
     }
     let state = quota.state(fd.as_fd()).map_err(sys)?;
-    if state.accounting && state.enforcing {
-        Ok(())
-    } else {
-        Err(MountDataError::QuotaOff(path()))
-    }
+    if state.accounting && state.enforcing { Ok(()) } else { Err(MountDataError::QuotaOff(path())) }
 }
 
 impl Data {

@@ -171,9 +171,9 @@ impl Dir {
 
 fn is_temporary(name: &str) -> bool {
     name.starts_with('.')
-        && name.rsplit_once(TEMPORARY).is_some_and(|(_, hex)| {
-            hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit())
-        })
+        && name
+            .rsplit_once(TEMPORARY)
+            .is_some_and(|(_, hex)| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// A file at a declared place.
@@ -208,9 +208,8 @@ impl File {
 
     /// Replaces the file. On return it is durable; on error the old content is intact.
     pub fn write(&self, content: &[u8], mode: u32) -> Result<(), WriteError> {
-        let fail = |step| {
-            move |source: io::Error| WriteError { step, path: self.full_path(), source }
-        };
+        let fail =
+            |step| move |source: io::Error| WriteError { step, path: self.full_path(), source };
         let temporary = self.dir.path.join(format!(".{}{TEMPORARY}{:016x}", self.name, random()));
         let written = (|| {
             let mut file = fs::OpenOptions::new()
@@ -234,9 +233,8 @@ impl File {
 
     /// Removes the file durably; one that is not there is fine.
     pub fn remove(&self) -> Result<(), WriteError> {
-        let fail = |step| {
-            move |source: io::Error| WriteError { step, path: self.full_path(), source }
-        };
+        let fail =
+            |step| move |source: io::Error| WriteError { step, path: self.full_path(), source };
         match fs::remove_file(self.full_path()) {
             Ok(()) => self.sync_dir().map_err(fail("fsync of the directory")),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),

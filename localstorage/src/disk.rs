@@ -229,7 +229,10 @@ mod tests {
         let zero = vec![0; EDGE];
         let mut one = zero.clone();
         one[EDGE - 1] = 1;
-        assert_eq!(judge(&one, &zero), Finding::Other(format!("unknown data at offset {}", EDGE - 1)));
+        assert_eq!(
+            judge(&one, &zero),
+            Finding::Other(format!("unknown data at offset {}", EDGE - 1))
+        );
         assert_eq!(judge(&zero, &one), Finding::Other("unknown data in its last MiB".into()));
         let mut gpt = zero.clone();
         gpt[EDGE - 512..EDGE - 504].copy_from_slice(b"EFI PART");

@@ -97,7 +97,12 @@ pub const DATA: Tree = Tree {
         dir("volumes", &[]).mode(0o711).fixed(FixedBy::Origin),
         dir(
             "volume-state",
-            &[dir("staging", &[]), dir("snapshots", &[]), dir("trash", &[]), dir("quarantine", &[])],
+            &[
+                dir("staging", &[]),
+                dir("snapshots", &[]),
+                dir("trash", &[]),
+                dir("quarantine", &[]),
+            ],
         ),
     ],
 };

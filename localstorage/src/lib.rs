@@ -20,7 +20,12 @@ mod root;
 pub mod testing;
 
 pub use bytes::Bytes;
-pub use data::{Data, DataVolumeStateDirectory, DataVolumesDirectory, Kubelet, Kubernetes, MountDataError, Node};
+pub use data::{
+    Data, DataVolumeStateDirectory, DataVolumesDirectory, KUBELET_ROOT, Kubelet, Kubernetes,
+    MountDataError, Node, VAR_LOG,
+};
 pub use dir::{Dir, File, LayoutError, ReadError, WriteError};
-pub use disk::{BlockDevice, DataDisk, DataDiskError, Finding, MkfsPlan, Preparation, judge};
+pub use disk::{
+    BlockDevice, DataDisk, DataDiskError, Finding, LABEL, MkfsPlan, Preparation, judge,
+};
 pub use root::{Ephemeral, Esp, Root, Run, RunEtc, Unmounted};

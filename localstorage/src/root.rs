@@ -142,7 +142,9 @@ mod tests {
         }
         root.create_memory().expect("create");
         root.create_memory().expect("create again");
-        for d in [&root.run.hamlet, &root.run.etc.dir, &root.run.cni_net_d, &root.ephemeral.containerd] {
+        for d in
+            [&root.run.hamlet, &root.run.etc.dir, &root.run.cni_net_d, &root.ephemeral.containerd]
+        {
             assert!(d.full_path().is_dir(), "{:?}", d.full_path());
         }
     }

@@ -241,14 +241,13 @@ impl Disk {
     /// What is on disk for `id`, whose record has `project`.
     pub(crate) fn observe(&self, id: &VolumeId, project: u32) -> Result<Observed, StepError> {
         let name = component(id.as_str());
-        let staging =
-            match rustix::fs::statat(&self.staging, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(_) => true,
-                Err(Errno::NOENT) => false,
-                Err(e) => {
-                    return Err(StepError::Sys(SysError::new("fstatat", id.as_str(), e)));
-                }
-            };
+        let staging = match rustix::fs::statat(&self.staging, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => true,
+            Err(Errno::NOENT) => false,
+            Err(e) => {
+                return Err(StepError::Sys(SysError::new("fstatat", id.as_str(), e)));
+            }
+        };
         let entry = match walk::open_dir(self.volumes.as_fd(), &name) {
             Ok(dir) => {
                 let p = self.seams.quota.project(dir.as_fd()).map_err(StepError::Sys)?;
@@ -256,9 +255,7 @@ impl Disk {
                 if ours { Entry::Ours } else { Entry::Altered }
             }
             Err(e) if e.is(Errno::NOENT) => Entry::Absent,
-            Err(e) if e.is(Errno::NOTDIR) || e.is(Errno::LOOP) || e.is(Errno::XDEV) => {
-                Entry::Alien
-            }
+            Err(e) if e.is(Errno::NOTDIR) || e.is(Errno::LOOP) || e.is(Errno::XDEV) => Entry::Alien,
             Err(e) => return Err(StepError::Sys(e)),
         };
         Ok(Observed { staging, entry })

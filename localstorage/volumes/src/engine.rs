@@ -181,16 +181,13 @@ impl VolumeEngine {
         (VolumeEngine { shared }, runnable)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn shared(&self) -> Arc<Shared> {
         self.shared.clone()
     }
 
     /// Puts a command into the queue; the answer comes through `reply`.
-    async fn ask<T>(
-        &self,
-        make: impl FnOnce(oneshot::Sender<T>) -> Command,
-    ) -> Result<T, Trouble> {
+    async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Trouble> {
         let down = || Trouble::Unavailable("it is not running".to_owned());
         let queue = self.shared.queue.read().clone().ok_or_else(down)?;
         let (reply, answer) = oneshot::channel();

@@ -142,11 +142,8 @@ impl Ledger {
 
     /// The room as others see it.
     pub(crate) fn view(&self, room: Room, generation: u64) -> CapacityView {
-        let available = if room.unlimited {
-            room.total
-        } else {
-            room.usable().saturating_sub(self.committed)
-        };
+        let available =
+            if room.unlimited { room.total } else { room.usable().saturating_sub(self.committed) };
         CapacityView {
             total: Bytes(room.total),
             reserve: Bytes(room.reserve),

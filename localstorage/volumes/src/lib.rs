@@ -33,6 +33,8 @@ mod record;
 mod recover;
 mod registry;
 mod targets;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod types;
 
 pub use engine::{EngineConfig, EngineRunnable, Seams, VolumeDirs, VolumeEngine};

@@ -129,10 +129,7 @@ impl Disk {
             UnpublishDecision::Leave(why) => return Err(PublishError::Foreign(why)),
             UnpublishDecision::Unmount(layers) => {
                 for _ in 0..layers {
-                    self.seams
-                        .mounter
-                        .unmount(&u.target)
-                        .map_err(sys("unpublish.unmount", id))?;
+                    self.seams.mounter.unmount(&u.target).map_err(sys("unpublish.unmount", id))?;
                     self.seams.faults.point("unpublish.u1");
                 }
             }
@@ -175,11 +172,11 @@ impl Disk {
 /// Makes the target directory and its parents; whether the target is new.
 fn make_target(id: &VolumeId, target: &Path) -> Result<bool, PublishError> {
     if let Some(parent) = target.parent() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(PARENT_MODE)
-            .create(parent)
-            .map_err(file("publish.mkdir", id, parent))?;
+        fs::DirBuilder::new().recursive(true).mode(PARENT_MODE).create(parent).map_err(file(
+            "publish.mkdir",
+            id,
+            parent,
+        ))?;
     }
     match fs::DirBuilder::new().mode(PARENT_MODE).create(target) {
         Ok(()) => Ok(true),

@@ -472,8 +472,7 @@ mod tests {
     #[test]
     fn s7_3_a_create_has_the_order_of_the_protocol() {
         let seen = Observed { staging: false, entry: Entry::Absent };
-        let points: Vec<_> =
-            next(None, seen, Want::Create).into_iter().map(Step::point).collect();
+        let points: Vec<_> = next(None, seen, Want::Create).into_iter().map(Step::point).collect();
         let want: Vec<_> = (1..=10).map(|n| format!("create.c{n}")).collect();
         assert_eq!(points, want);
     }

@@ -16,7 +16,8 @@ const VERSION: u16 = 1;
 /// Version of the copy.
 const COPY_VERSION: u8 = 1;
 /// Longest copy.
-pub(crate) const COPY_MAX: usize = 240;
+#[cfg(test)]
+const COPY_MAX: usize = 240;
 /// Bytes of SHA-256 at the end of a copy. It detects damage, not malice: only
 /// CAP_SYS_ADMIN can write `trusted.*`.
 const CHECKSUM: usize = 8;
@@ -64,7 +65,7 @@ impl Size {
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    v: u16,
+    pub(crate) v: u16,
     pub(crate) id: VolumeId,
     pub(crate) name: String,
     pub(crate) phase: Phase,
@@ -96,7 +97,19 @@ impl Record {
     pub(crate) fn intent(n: NewRecord) -> Record {
         let NewRecord { id, name, kind, size, project, seq, params, owner } = n;
         let phase = Phase::Creating;
-        Record { v: VERSION, id, name, phase, kind, size, expand: None, project, seq, params, owner }
+        Record {
+            v: VERSION,
+            id,
+            name,
+            phase,
+            kind,
+            size,
+            expand: None,
+            project,
+            seq,
+            params,
+            owner,
+        }
     }
 
     /// What it promises of the disk: the larger of size and expansion target.

@@ -76,8 +76,8 @@ pub(crate) fn start(
 ) -> Result<Started, StartError> {
     let disk = Disk::open(dirs, seams).map_err(StartError::Disk)?;
     let path = disk.state_path.join(REGISTRY);
-    let (registry, contents, aside) = registry::open_or_rebuild(&path, disk.uuid, unix_now())
-        .map_err(StartError::Registry)?;
+    let (registry, contents, aside) =
+        registry::open_or_rebuild(&path, disk.uuid, unix_now()).map_err(StartError::Registry)?;
     let mut report = RecoveryReport::default();
     if let Some(aside) = aside {
         report.registry_rebuilt = true;

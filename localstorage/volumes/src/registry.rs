@@ -147,6 +147,8 @@ impl Registry {
         })?;
         let registry = Registry { db };
         registry.prepare(uuid)?;
+        // redb syncs the file; a new one also needs its name.
+        sync_parent(path).map_err(|e| OpenError::Io(Damage::Io(e)))?;
         let contents = registry.read()?;
         Ok((registry, contents))
     }
@@ -210,8 +212,8 @@ impl Registry {
         }
         for row in tx.open_table(ORPHANS).map_err(damaged)?.iter().map_err(damaged)? {
             let (key, value) = row.map_err(damaged)?;
-            let id = VolumeId::parse(key.value())
-                .map_err(|e| OpenError::Damaged(Damage::Id(e.0)))?;
+            let id =
+                VolumeId::parse(key.value()).map_err(|e| OpenError::Damaged(Damage::Id(e.0)))?;
             out.orphans.push((id, value.value()));
         }
         Ok(out)
@@ -277,6 +279,13 @@ fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(dir) => std::fs::File::open(dir)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
 /// Opens the registry; a damaged one is put aside as `registry.redb.corrupt-<unix>` and a new
 /// one made. The second answer names the damaged file, if there was one.
 pub(crate) fn open_or_rebuild(
@@ -293,9 +302,7 @@ pub(crate) fn open_or_rebuild(
             let io = |e| OpenError::Io(Damage::Io(e));
             drop(why);
             std::fs::rename(path, &aside).map_err(io)?;
-            if let Some(dir) = path.parent() {
-                std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(io)?;
-            }
+            sync_parent(path).map_err(io)?;
             let (r, c) = Registry::open(path, uuid)?;
             Ok((r, c, Some(aside)))
         }
@@ -410,7 +417,8 @@ mod tests {
             std::fs::write(&path, &bad).expect("write");
             match open_or_rebuild(&path, UUID, at as u64) {
                 // The byte was not in use, or the damage was seen.
-                Ok(_) | Err(OpenError::OtherFilesystem | OpenError::Newer(_) | OpenError::Io(_)) => {}
+                Ok(_)
+                | Err(OpenError::OtherFilesystem | OpenError::Newer(_) | OpenError::Io(_)) => {}
                 Err(e) => panic!("byte {at}: {}", crate::error::chain(&e)),
             }
         }

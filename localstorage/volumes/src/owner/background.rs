@@ -31,7 +31,9 @@ pub(super) struct State {
     queue: VecDeque<Item>,
     running: BTreeSet<String>,
     failed: Vec<Item>,
+    failures: BTreeMap<String, String>,
     ticks: u32,
+    audit_due: bool,
     measuring: bool,
     measure_again: bool,
     reading_table: bool,
@@ -53,7 +55,9 @@ impl State {
             queue: leftovers.into_iter().map(Item::Leftover).collect(),
             running: BTreeSet::new(),
             failed: Vec::new(),
+            failures: BTreeMap::new(),
             ticks: 0,
+            audit_due: false,
             measuring: false,
             measure_again: false,
             reading_table: false,
@@ -143,31 +147,46 @@ impl Owner {
         self.purge_ended(&name, ok);
     }
 
-    fn purge_failed(&self, item: &str, f: &Failure) {
+    fn purge_failed(&mut self, item: &str, f: &Failure) {
         if let Failure::Step(step, e) = f {
+            self.background.failures.insert(item.to_owned(), text(e.as_ref()));
             warn!(self.log, "purge failed, it is tried again";
                 "item" => item, "step" => *step, "error" => text(e.as_ref()));
         }
     }
 
-    pub(super) fn purge_ended(&mut self, key: &str, _ok: bool) {
+    pub(super) fn purge_ended(&mut self, key: &str, ok: bool) {
         self.background.running.remove(key);
+        if ok {
+            self.background.failures.remove(key);
+        }
         self.next_purges();
         self.publish_views();
     }
 
-    /// Measures space; at every sixth tick audits what is published.
+    /// What happens every 10 s.
+    pub(super) fn tick(&mut self) {
+        self.background.ticks = self.background.ticks.wrapping_add(1);
+        self.background.audit_due |= self.background.ticks.is_multiple_of(AUDIT_TICKS);
+        let retry = std::mem::take(&mut self.background.failed);
+        self.background.queue.extend(retry);
+        self.next_purges();
+        self.measure();
+    }
+
+    /// Purges that failed, with the reason.
+    pub(super) fn purge_failures(&self) -> &BTreeMap<String, String> {
+        &self.background.failures
+    }
+
+    /// Measures space; audits what is published if it is time.
     pub(super) fn measure(&mut self) {
         if self.background.measuring {
             self.background.measure_again = true;
             return;
         }
         self.background.measuring = true;
-        self.background.ticks = self.background.ticks.wrapping_add(1);
-        let retry = std::mem::take(&mut self.background.failed);
-        self.background.queue.extend(retry);
-        self.next_purges();
-        let audit = if self.background.ticks.is_multiple_of(AUDIT_TICKS) {
+        let audit = if std::mem::take(&mut self.background.audit_due) {
             self.audited_records()
         } else {
             Vec::new()
@@ -216,7 +235,14 @@ impl Owner {
         }
         for (id, result) in m.audited {
             let now = match result {
-                Ok(Some(wrong)) if wrong.is_empty() => None,
+                Ok(Some(wrong)) if wrong.is_empty() => {
+                    // QuotaEscaped stays: entries inside may still be elsewhere.
+                    if let Some(c) = self.conditions.get_mut(&id) {
+                        c.remove(&ConditionKind::QuotaNotEnforced);
+                        c.remove(&ConditionKind::DataMissing);
+                    }
+                    None
+                }
                 Ok(Some(wrong)) => Some((ConditionKind::QuotaEscaped, wrong.join(", "))),
                 Ok(None) => Some((ConditionKind::DataMissing, "its directory is missing".into())),
                 Err(e) => Some((ConditionKind::QuotaNotEnforced, e)),
@@ -281,6 +307,7 @@ impl MountChanges {
                 None
             }
         };
+        #[expect(deprecated, reason = "the new constructor is unsafe; an OwnedFd is owned")]
         let watched = fd.and_then(|fd| {
             AsyncFd::with_interest(fd, Interest::PRIORITY)
                 .inspect_err(|e| {

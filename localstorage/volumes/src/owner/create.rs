@@ -11,7 +11,7 @@ use crate::disk::StepError;
 use crate::error::{CreateError, ExpandError, Trouble};
 use crate::id::VolumeId;
 use crate::ledger::Ledger;
-use crate::params::Wipe;
+use crate::params::{Params, Wipe};
 use crate::plan::Want;
 use crate::record::{NewRecord, Phase, Record, Size};
 use crate::types::{Bytes, CapacityRange, CreateVolume, Expanded, Volume, VolumeKind};
@@ -137,8 +137,7 @@ impl Owner {
             return Ok(Target::Reached(expanded(record)));
         }
         let out = || ExpandError::OutOfRange(format!("{wanted} bytes"));
-        let mut target =
-            Size::of(wanted, self.disk.block, record.params.inodes).ok_or_else(out)?;
+        let mut target = Size::of(wanted, self.disk.block, record.params.inodes).ok_or_else(out)?;
         // An adopted volume may have more inodes than its parameters would give.
         target.inodes = target.inodes.max(record.size.inodes);
         if !Ledger::could_ever_fit(self.room, target.limit.0) {
@@ -200,7 +199,9 @@ fn difference(record: &Record, r: &CreateVolume) -> Option<String> {
     if !large || !small {
         return Some(format!("it has {has} bytes"));
     }
-    (record.params != r.params).then(|| "its parameters are others".to_owned())
+    // Only what applies to directories; the rest is not in the copy of a record.
+    let of = |p: &Params| (p.inodes, p.mode, p.uid, p.gid, p.wipe);
+    (of(&record.params) != of(&r.params)).then(|| "its parameters are others".to_owned())
 }
 
 /// The capacity to make, from a range.

@@ -230,7 +230,7 @@ impl Owner {
                     }
                 }
                 () = mounts.changed() => self.read_table(),
-                _ = tick.tick() => self.measure(),
+                _ = tick.tick() => self.tick(),
                 command = commands.recv() => match command {
                     Some(command) => self.command(command),
                     None => return "the queue was closed".to_owned(),

@@ -128,7 +128,8 @@ impl Owner {
                 return;
             }
             (Request::Publish(_), Some(r)) if r.phase != Phase::Ready => {
-                let busy = Trouble::Busy(if r.phase == Phase::Creating { "create" } else { "delete" });
+                let busy =
+                    Trouble::Busy(if r.phase == Phase::Creating { "create" } else { "delete" });
                 drop(reply.send(Err(PublishError::Trouble(busy))));
                 return;
             }
@@ -142,17 +143,20 @@ impl Owner {
                     };
                     Completion::Mounted(job_id, result)
                 };
-                self.operations.insert(id.clone(), Operation {
-                    request,
-                    replies: vec![Reply::Publish(reply)],
-                    since: self.now(),
-                    want: Want::Recover,
-                    draft: None,
-                    is_new: false,
-                    steps: VecDeque::new(),
-                    failure: None,
-                    mounted: None,
-                });
+                self.operations.insert(
+                    id.clone(),
+                    Operation {
+                        request,
+                        replies: vec![Reply::Publish(reply)],
+                        since: self.now(),
+                        want: Want::Recover,
+                        draft: None,
+                        is_new: false,
+                        steps: VecDeque::new(),
+                        failure: None,
+                        mounted: None,
+                    },
+                );
                 self.spawn("mount", Box::new(job));
             }
         }
@@ -173,17 +177,20 @@ impl Owner {
         reply: Reply,
         is_new: bool,
     ) {
-        self.operations.insert(draft.id.clone(), Operation {
-            request,
-            replies: vec![reply],
-            since: self.now(),
-            want,
-            draft: Some(draft),
-            is_new,
-            steps: VecDeque::new(),
-            failure: None,
-            mounted: None,
-        });
+        self.operations.insert(
+            draft.id.clone(),
+            Operation {
+                request,
+                replies: vec![reply],
+                since: self.now(),
+                want,
+                draft: Some(draft),
+                is_new,
+                steps: VecDeque::new(),
+                failure: None,
+                mounted: None,
+            },
+        );
     }
 
     /// Looks at the disk before planning.
@@ -319,9 +326,7 @@ impl Owner {
 
 fn trouble(id: &VolumeId, f: &Failure) -> Trouble {
     match f {
-        Failure::Step(step, e) => {
-            Trouble::Step { step, id: id.to_string(), source: e.clone() }
-        }
+        Failure::Step(step, e) => Trouble::Step { step, id: id.to_string(), source: e.clone() },
         Failure::Published(_) => Trouble::Busy("publish"),
     }
 }
@@ -341,10 +346,9 @@ fn answer(
             (None, None) => Err(CreateError::Trouble(gone())),
         })),
         Reply::Delete(r) => drop(r.send(match failure {
-            Some(Failure::Published(target)) => Err(DeleteError::Published {
-                id: id.clone(),
-                target: target.display().to_string(),
-            }),
+            Some(Failure::Published(target)) => {
+                Err(DeleteError::Published { id: id.clone(), target: target.display().to_string() })
+            }
             Some(f) => Err(DeleteError::Trouble(trouble(id, f))),
             None => Ok(()),
         })),

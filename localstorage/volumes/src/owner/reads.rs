@@ -104,19 +104,20 @@ impl Owner {
             capacity: Bytes(0),
             project_id: t.project,
             owner: OwnerTag::none(),
-            conditions: Vec::new(),
+            conditions: self
+                .purge_failures()
+                .get(&t.key)
+                .map(|m| Condition { kind: ConditionKind::PurgeFailed, message: m.clone() })
+                .into_iter()
+                .collect(),
         });
         volumes.chain(self.strangers.iter().cloned()).chain(trash).collect()
     }
 
     pub(super) fn summaries(&mut self, reply: oneshot::Sender<Vec<VolumeSummary>>) {
         let published = self.shared.published.borrow().clone();
-        let all: Vec<(Record, Vec<Condition>)> = self
-            .ledger
-            .volumes
-            .values()
-            .map(|r| (r.clone(), self.conditions_of(&r.id)))
-            .collect();
+        let all: Vec<(Record, Vec<Condition>)> =
+            self.ledger.volumes.values().map(|r| (r.clone(), self.conditions_of(&r.id))).collect();
         let disk = self.disk.clone();
         let job = move || {
             let summary = |(r, conditions): (Record, Vec<Condition>)| {
@@ -169,7 +170,10 @@ impl Owner {
         }
         for id in &known.handles {
             let missing = !self.ledger.volumes.contains_key(id)
-                || self.conditions.get(id).is_some_and(|c| c.contains_key(&ConditionKind::DataMissing));
+                || self
+                    .conditions
+                    .get(id)
+                    .is_some_and(|c| c.contains_key(&ConditionKind::DataMissing));
             if missing {
                 report.missing.push(id.clone());
             }
