@@ -1,0 +1,137 @@
+//! The dashboard as a Runnable, on real sockets with a paused clock.
+
+mod fixture;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use fixture::{TOKEN, World};
+use jiff::Timestamp;
+use supervisor::testing::Harness;
+use supervisor::{Placement, Service, State};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+const DN: &str = "root.dashboard";
+
+fn world() -> World {
+    let now = Timestamp::from_second(1_795_276_800).unwrap();
+    fixture::world(fixture::well(now), now)
+}
+
+fn service(world: &World, listen: SocketAddr) -> Service {
+    dashboard::service(world.sources.clone(), world.access.clone(), listen)
+}
+
+/// A port that was free a moment ago.
+async fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// What comes back for these bytes until the server closes.
+async fn exchange(to: SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(to).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    // A reset after the answer is as good as an end.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn request(path: &str) -> Vec<u8> {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+    )
+    .into_bytes()
+}
+
+#[tokio::test(start_paused = true)]
+async fn w10_the_service_runs_on_its_own_thread_and_stops_late() {
+    let service = service(&world(), free_port().await);
+    assert_eq!(service.policy.placement, Placement::OwnThread);
+    assert_eq!(service.policy.stop_stage, Some(8));
+    assert!(!service.policy.critical);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h3_healthy_is_said_after_the_socket_is_bound() {
+    let (world, listen) = (world(), free_port().await);
+    let harness = Harness::start(vec![service(&world, listen)]);
+    harness.reached(DN, State::Healthy).await;
+    let answer = exchange(listen, &request("/api/v1/node")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains("\"node_name\":\"hamlet-0\""), "{answer}");
+    assert_eq!(harness.node(DN).note.as_deref(), Some(format!("listening on {listen}").as_str()));
+    harness.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn x5_a_taken_port_is_a_death_and_a_freed_one_heals_it() {
+    let (world, listen) = (world(), free_port().await);
+    let taken = TcpListener::bind(listen).await.unwrap();
+    let harness = Harness::start(vec![service(&world, listen)]);
+    harness.may_die(DN);
+    harness.reached("root", State::Healthy).await;
+    while harness.node(DN).deaths < 3 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let why = harness.node(DN).last_death.clone().unwrap().text;
+    assert!(why.contains(&format!("cannot listen on {listen}")), "{why}");
+    drop(taken);
+    harness.reached(DN, State::Healthy).await;
+    let answer = exchange(listen, &request("/livez")).await;
+    assert!(answer.ends_with("ok\n"), "{answer}");
+    harness.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn w10_half_a_request_is_cut_after_10_s_and_a_huge_head_is_431() {
+    let (world, listen) = (world(), free_port().await);
+    let harness = Harness::start(vec![service(&world, listen)]);
+    harness.reached(DN, State::Healthy).await;
+    let begin = Instant::now();
+    exchange(listen, b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow:").await;
+    let took = begin.elapsed();
+    assert!((10..12).contains(&took.as_secs()), "{took:?}");
+    let huge = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Big: {}\r\n\r\n", "x".repeat(40 << 10));
+    let answer = exchange(listen, huge.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 431 ") || answer.is_empty(), "{answer}");
+    harness.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn w10_300_silent_connections_do_not_shut_out_a_reader_for_longer_than_their_timeout() {
+    let (world, listen) = (world(), free_port().await);
+    let harness = Harness::start(vec![service(&world, listen)]);
+    harness.reached(DN, State::Healthy).await;
+    let mut hostile = Vec::new();
+    for _ in 0..300 {
+        hostile.push(TcpStream::connect(listen).await.unwrap());
+    }
+    let begin = Instant::now();
+    let answer = exchange(listen, &request("/livez")).await;
+    assert!(answer.ends_with("ok\n"), "{answer}");
+    assert!(begin.elapsed() <= Duration::from_secs(21), "{:?}", begin.elapsed());
+    assert_eq!(harness.node(DN).deaths, 0);
+    harness.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn x6_an_open_stream_ends_when_the_dashboard_stops() {
+    let (world, listen) = (world(), free_port().await);
+    let harness = Harness::start(vec![service(&world, listen)]);
+    harness.reached(DN, State::Healthy).await;
+    let mut stream = TcpStream::connect(listen).await.unwrap();
+    stream.write_all(&request("/api/v1/stream")).await.unwrap();
+    let mut head = [0; 512];
+    let n = stream.read(&mut head).await.unwrap();
+    assert!(String::from_utf8_lossy(&head[..n]).contains("text/event-stream"));
+    let begin = Instant::now();
+    harness.end().await;
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.ends_with(b"0\r\n\r\n"), "the stream was cut, not ended");
+}
