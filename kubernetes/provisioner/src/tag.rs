@@ -14,28 +14,21 @@ use crate::backend::Owner;
 #[derive(Serialize, Deserialize)]
 struct V1 {
     v: u32,
-    claim: Claim,
-    pv: String,
-    policy: String,
-    stored: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Claim {
     namespace: String,
     name: String,
     uid: String,
+    pv: String,
+    policy: String,
+    stored: bool,
 }
 
 /// Writes the note.
 pub(crate) fn write(owner: &Owner, stored: bool) -> String {
     let tag = V1 {
         v: 1,
-        claim: Claim {
-            namespace: owner.namespace.clone(),
-            name: owner.name.clone(),
-            uid: owner.uid.clone(),
-        },
+        namespace: owner.namespace.clone(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
         pv: owner.pv.clone(),
         policy: owner.policy.clone(),
         stored,
@@ -51,9 +44,9 @@ pub(crate) fn read(text: &str) -> Option<(Owner, bool)> {
         return None;
     }
     let owner = Owner {
-        namespace: tag.claim.namespace,
-        name: tag.claim.name,
-        uid: tag.claim.uid,
+        namespace: tag.namespace,
+        name: tag.name,
+        uid: tag.uid,
         pv: tag.pv,
         policy: tag.policy,
     };
@@ -76,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_wire_form_of_version_1_does_not_change() {
-        let text = r#"{"v":1,"claim":{"namespace":"ns","name":"c","uid":"u"},"pv":"pvc-u","policy":"Delete","stored":false}"#;
+        let text = r#"{"v":1,"namespace":"ns","name":"c","uid":"u","pv":"pvc-u","policy":"Delete","stored":false}"#;
         assert_eq!(write(&owner(), false), text);
         assert_eq!(read(text), Some((owner(), false)));
         assert_eq!(read(&write(&owner(), true)), Some((owner(), true)));
@@ -89,7 +82,7 @@ mod tests {
             "{}",
             "null",
             "csi",
-            r#"{"v":2,"claim":{"namespace":"","name":"","uid":""},"pv":"","policy":"","stored":false}"#,
+            r#"{"v":2,"namespace":"","name":"","uid":"","pv":"","policy":"","stored":false}"#,
         ] {
             assert_eq!(read(text), None, "{text}");
         }
