@@ -45,8 +45,8 @@ pub(crate) async fn keep(running: &Running, pki: Arc<Pki>, metrics: &Metrics) ->
             return cancelled;
         }
         let tree = pki.clone();
-        let job = running
-            .spawn_blocking(Name::from_static("certificates"), move || tree.refresh(now()));
+        let job =
+            running.spawn_blocking(Name::from_static("certificates"), move || tree.refresh(now()));
         // A panicked job is the death of this Runnable anyway.
         if let Ok(result) = job.await {
             judge(running, metrics, result);

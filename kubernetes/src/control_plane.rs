@@ -79,8 +79,10 @@ async fn bootstrap(ctx: Context, table: &Table) -> Outcome {
     }
     slog::info!(ctx.log(), "the cluster's first objects are applied"; "count" => objects.len());
     table.gates.objects.open();
-    table.inputs.publisher.progress.send_if_modified(|p| {
-        !std::mem::replace(&mut p.controlplane_ready, true)
-    });
+    table
+        .inputs
+        .publisher
+        .progress
+        .send_if_modified(|p| !std::mem::replace(&mut p.controlplane_ready, true));
     Ok(ctx.healthy().done())
 }

@@ -41,7 +41,5 @@ async fn run(ctx: Context, table: &Table) -> Outcome {
         ..Config::default()
     };
     let log = ctx.log().clone();
-    Provisioner::new(client, backend, config, log, table.metrics.provisioner.clone())
-        .run(ctx)
-        .await
+    Provisioner::new(client, backend, config, log, table.metrics.provisioner.clone()).run(ctx).await
 }

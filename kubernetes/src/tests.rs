@@ -56,10 +56,7 @@ fn table() -> (tempfile::TempDir, View, Table) {
 }
 
 fn shape(services: &[Service]) -> Vec<(String, Option<u8>, Level)> {
-    services
-        .iter()
-        .map(|s| (s.name.to_string(), s.policy.stop_stage, s.policy.console))
-        .collect()
+    services.iter().map(|s| (s.name.to_string(), s.policy.stop_stage, s.policy.console)).collect()
 }
 
 fn row(name: &str, stage: u8, console: Level) -> (String, Option<u8>, Level) {

@@ -49,9 +49,7 @@ pub(crate) fn services(table: &Table) -> Vec<Service> {
 fn containerd(table: &Table) -> Service {
     let root = table.inputs.dirs.containerd.clone();
     table
-        .child(&[], Some(&table.gates.containerd), move |files| {
-            Ok(specs::containerd(&root, files))
-        })
+        .child(&[], Some(&table.gates.containerd), move |files| Ok(specs::containerd(&root, files)))
         .service(Name::from_static("containerd"), child_policy(RUNTIME_STAGE, GRACE))
 }
 
@@ -61,7 +59,8 @@ fn images(table: Table) -> Service {
         async move {
             table.gates.containerd.pass(&ctx).await?;
             let spawner = table.inputs.spawner.clone();
-            let done = kubelet::images::run(ctx, PathBuf::from(kubelet::IMAGE_DIR), spawner).await?;
+            let done =
+                kubelet::images::run(ctx, PathBuf::from(kubelet::IMAGE_DIR), spawner).await?;
             table.gates.images.open();
             Ok(done)
         }

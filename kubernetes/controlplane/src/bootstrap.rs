@@ -57,9 +57,8 @@ impl Object {
         K: Resource<DynamicType = ()> + Serialize,
     {
         let resource = ApiResource::erase::<K>(&());
-        let mut value = serde_json::to_value(object).map_err(|source| {
-            BootstrapError::Serialize { kind: resource.kind.clone(), source }
-        })?;
+        let mut value = serde_json::to_value(object)
+            .map_err(|source| BootstrapError::Serialize { kind: resource.kind.clone(), source })?;
         // Server-side apply wants both; k8s-openapi writes them, other types may not.
         value["apiVersion"] = Value::String(resource.api_version.clone());
         value["kind"] = Value::String(resource.kind.clone());

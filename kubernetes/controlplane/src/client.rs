@@ -40,14 +40,12 @@ pub fn client(pki: &Pki, leaf: Leaf, server: &str) -> Result<Client, ClientError
 }
 
 pub(crate) fn build(leaf: Leaf, config: Config) -> Result<Client, ClientError> {
-    Client::try_from(config)
-        .map_err(|source| ClientError::Build { name: leaf.file_stem(), source })
+    Client::try_from(config).map_err(|source| ClientError::Build { name: leaf.file_stem(), source })
 }
 
 pub(crate) fn config(pki: &Pki, leaf: Leaf, server: &str) -> Result<Config, ClientError> {
-    let url = server
-        .parse()
-        .map_err(|source| ClientError::Url { url: server.to_owned(), source })?;
+    let url =
+        server.parse().map_err(|source| ClientError::Url { url: server.to_owned(), source })?;
     let mut config = Config::new(url);
     config.root_cert_file = Some(pki.authority_path(leaf.authority()));
     config.auth_info.client_certificate = Some(text(&pki.certificate_path(leaf)));

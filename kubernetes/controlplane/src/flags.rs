@@ -232,8 +232,6 @@ mod tests {
 
     #[test]
     fn the_scheduler_serves_on_loopback_only() {
-        insta::assert_snapshot!(
-            scheduler(&settings(), &controller_files("scheduler")).join("\n")
-        );
+        insta::assert_snapshot!(scheduler(&settings(), &controller_files("scheduler")).join("\n"));
     }
 }

@@ -37,8 +37,7 @@ impl HttpsProbe {
         // A connection per question: a server that restarts under a kept connection would look
         // like one that is not there. Asked only until the first success.
         let client = client::build(self.leaf, self.config.clone()).map_err(|e| chain(&e))?;
-        let request =
-            http::Request::get(&self.path).body(Vec::new()).map_err(|e| chain(&e))?;
+        let request = http::Request::get(&self.path).body(Vec::new()).map_err(|e| chain(&e))?;
         match tokio::time::timeout(TIMEOUT, client.request_text(request)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(kube::Error::Api(status))) => {
@@ -99,10 +98,7 @@ mod tests {
     fn a_not_ready_answer_is_shortened_to_what_failed() {
         let body = "[+]ping ok\n[-]poststarthook/rbac/bootstrap-roles failed: reason withheld\n\
                     [+]log ok\nreadyz check failed";
-        assert_eq!(
-            short(body),
-            "[-]poststarthook/rbac/bootstrap-roles failed: reason withheld"
-        );
+        assert_eq!(short(body), "[-]poststarthook/rbac/bootstrap-roles failed: reason withheld");
         assert_eq!(short("  nope \n"), "nope");
     }
 }

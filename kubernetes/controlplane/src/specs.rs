@@ -53,8 +53,11 @@ fn etcd_spec(s: &Settings, pki: &Pki, data: &Dir) -> Result<ChildSpec, ClientErr
         server: pair(pki, Leaf::EtcdServer),
         peer: pair(pki, Leaf::EtcdPeer),
     };
-    let mut spec = child("/usr/bin/etcd", flags::etcd(s, &files))
-        .probe(HttpsProbe::new(pki, Leaf::EtcdProbe, &url)?);
+    let mut spec = child("/usr/bin/etcd", flags::etcd(s, &files)).probe(HttpsProbe::new(
+        pki,
+        Leaf::EtcdProbe,
+        &url,
+    )?);
     // R2: it finishes its log before it goes.
     spec.stop = StopSpec { grace: Duration::from_secs(30), ..StopSpec::default() };
     // Without etcd there is no cluster: among the last the kernel may kill.
@@ -83,8 +86,11 @@ fn controller_manager_spec(s: &Settings, pki: &Pki, dir: &Path) -> Result<ChildS
     let url = format!("https://127.0.0.1:{}/healthz", s.ports.controller_manager);
     let files = controller_files(pki, Leaf::ControllerManagerServing, dir);
     let args = flags::controller_manager(s, &files, &pki.service_account_key_path());
-    let mut spec = child("/usr/bin/kube-controller-manager", args)
-        .probe(HttpsProbe::new(pki, Leaf::Probe, &url)?);
+    let mut spec = child("/usr/bin/kube-controller-manager", args).probe(HttpsProbe::new(
+        pki,
+        Leaf::Probe,
+        &url,
+    )?);
     spec.files.push(kubeconfig(s, pki, Leaf::ControllerManager));
     spec.oom_score_adj = -800;
     Ok(spec)

@@ -123,10 +123,8 @@ async fn only_etcds_own_clients_reach_it(t: &Trial) -> anyhow::Result<()> {
     let url = format!("https://127.0.0.1:{}/readyz", t.settings.ports.etcd_client);
     let foreign = HttpsProbe::new(&t.pki, Leaf::Admin, &url)?;
     ensure!(foreign.ready().await.is_err(), "the admin reaches etcd");
-    let none = Command::new("curl")
-        .args(["-sk", "--max-time", "5", &url])
-        .status()
-        .context("curl")?;
+    let none =
+        Command::new("curl").args(["-sk", "--max-time", "5", &url]).status().context("curl")?;
     ensure!(!none.success(), "etcd answers without a certificate");
     Ok(())
 }

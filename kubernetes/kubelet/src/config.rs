@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::{
-    Certificates, CONTAINERD_SOCKET, CNI_CONFIG_DIR, KUBE_PROXY_HEALTH_PORT, KUBELET_HEALTH_PORT,
+    CNI_CONFIG_DIR, CONTAINERD_SOCKET, Certificates, KUBE_PROXY_HEALTH_PORT, KUBELET_HEALTH_PORT,
     KUBELET_PORT, PINNED_IMAGES, ROOT_DIR, Settings,
 };
 

@@ -65,8 +65,11 @@ async fn end_all(running: &Running, kubepods: PathBuf) -> Result<(), Stop> {
         slog::warn!(log, "containers still running after their grace are killed";
             "grace_s" => GRACE.as_secs());
         let path = kubepods.join("cgroup.kill");
-        fs::write(&path, "1")
-            .map_err(|source| PodsError::Cgroup { step: "write", path, source })?;
+        fs::write(&path, "1").map_err(|source| PodsError::Cgroup {
+            step: "write",
+            path,
+            source,
+        })?;
         if !empty_within(&kubepods, KILL_TIME)? {
             slog::error!(log, "containers survive their kill");
         }

@@ -150,14 +150,15 @@ mod tests {
 
     #[test]
     fn every_difference_is_a_reason_of_its_own() {
-        let cases: [(fn(&mut Found), Reason); 7] = [
+        type Change = fn(&mut Found);
+        let cases: [(Change, Reason); 7] = [
             (|f| f.key_matches = false, Reason::KeyMismatch),
             (|f| f.signed_by_us = false, Reason::ForeignIssuer),
             (|f| f.is_authority = true, Reason::ForeignIssuer),
             (|f| f.common_name.push('x'), Reason::SubjectChanged),
             (|f| f.group = Some("system:masters".to_owned()), Reason::SubjectChanged),
-            (|f| drop(f.names.insert("evil.example".to_owned())), Reason::NamesChanged),
-            (|f| drop(f.usages.insert(Usage::Client)), Reason::UsagesChanged),
+            (|f| f.names.extend(["evil.example".to_owned()]), Reason::NamesChanged),
+            (|f| f.usages.extend([Usage::Client]), Reason::UsagesChanged),
         ];
         for (change, reason) in cases {
             let mut f = found();
