@@ -18,16 +18,11 @@ const MESSAGE_MAX: usize = 2048;
 pub(crate) trait RpcError: std::error::Error {
     /// The code for the caller.
     fn code(&self) -> Code;
-    /// The engine's shared cause, if it is one: it carries the sources.
-    fn trouble(&self) -> Option<&Trouble>;
 }
 
 /// The status of a failed call.
 pub(crate) fn status<E: RpcError>(error: E) -> Status {
-    let mut message = match error.trouble() {
-        Some(trouble) => volumes::chain(trouble),
-        None => volumes::chain(&error),
-    };
+    let mut message = volumes::chain(&error);
     if message.len() > MESSAGE_MAX {
         let cut = (0..=MESSAGE_MAX).rev().find(|n| message.is_char_boundary(*n)).unwrap_or(0);
         message.truncate(cut);
@@ -61,10 +56,6 @@ impl RpcError for ProbeError {
             ProbeError::Unhealthy(_) => Code::FailedPrecondition,
         }
     }
-
-    fn trouble(&self) -> Option<&Trouble> {
-        None
-    }
 }
 
 /// NodePublishVolume.
@@ -91,13 +82,6 @@ impl RpcError for NodePublishVolumeError {
                 PublishError::Foreign(_) => Code::FailedPrecondition,
                 PublishError::Trouble(t) => trouble_code(t),
             },
-        }
-    }
-
-    fn trouble(&self) -> Option<&Trouble> {
-        match self {
-            NodePublishVolumeError::Engine(PublishError::Trouble(t)) => Some(t),
-            NodePublishVolumeError::Engine(_) | NodePublishVolumeError::Request(_) => None,
         }
     }
 }
@@ -141,13 +125,6 @@ impl RpcError for NodeUnpublishVolumeError {
             },
         }
     }
-
-    fn trouble(&self) -> Option<&Trouble> {
-        match self {
-            NodeUnpublishVolumeError::Engine(PublishError::Trouble(t)) => Some(t),
-            NodeUnpublishVolumeError::Engine(_) | NodeUnpublishVolumeError::Request(_) => None,
-        }
-    }
 }
 
 /// NodeGetVolumeStats.
@@ -170,15 +147,6 @@ impl RpcError for NodeGetVolumeStatsError {
             NodeGetVolumeStatsError::Request(_) => Code::InvalidArgument,
             NodeGetVolumeStatsError::Nowhere(_) => Code::NotFound,
             NodeGetVolumeStatsError::Engine(e) => stats_code(e),
-        }
-    }
-
-    fn trouble(&self) -> Option<&Trouble> {
-        match self {
-            NodeGetVolumeStatsError::Engine(StatsError::Trouble(t)) => Some(t),
-            NodeGetVolumeStatsError::Engine(StatsError::NotFound(_))
-            | NodeGetVolumeStatsError::Request(_)
-            | NodeGetVolumeStatsError::Nowhere(_) => None,
         }
     }
 }
@@ -210,15 +178,6 @@ impl RpcError for NodeGetVolumeHealthError {
             NodeGetVolumeHealthError::NotEnabled => Code::Unimplemented,
             NodeGetVolumeHealthError::Request(_) => Code::InvalidArgument,
             NodeGetVolumeHealthError::Engine(e) => stats_code(e),
-        }
-    }
-
-    fn trouble(&self) -> Option<&Trouble> {
-        match self {
-            NodeGetVolumeHealthError::Engine(StatsError::Trouble(t)) => Some(t),
-            NodeGetVolumeHealthError::Engine(StatsError::NotFound(_))
-            | NodeGetVolumeHealthError::Request(_)
-            | NodeGetVolumeHealthError::NotEnabled => None,
         }
     }
 }
@@ -268,19 +227,6 @@ impl RpcError for NodeExpandVolumeError {
                 ExpandError::NoSpace { .. } => Code::ResourceExhausted,
                 ExpandError::Trouble(t) => trouble_code(t),
             },
-        }
-    }
-
-    fn trouble(&self) -> Option<&Trouble> {
-        match self {
-            NodeExpandVolumeError::Engine(ExpandError::Trouble(t))
-            | NodeExpandVolumeError::Lookup(StatsError::Trouble(t)) => Some(t),
-            NodeExpandVolumeError::Engine(_)
-            | NodeExpandVolumeError::Lookup(_)
-            | NodeExpandVolumeError::Request(_)
-            | NodeExpandVolumeError::Range(_)
-            | NodeExpandVolumeError::Nowhere(_)
-            | NodeExpandVolumeError::NotExpanded { .. } => None,
         }
     }
 }
@@ -336,7 +282,6 @@ mod tests {
                 &NodeExpandVolumeError::Lookup(StatsError::Trouble(t())),
             ] {
                 assert_eq!(error.code(), code, "{error:?}");
-                assert!(error.trouble().is_some(), "{error:?}");
             }
         }
     }

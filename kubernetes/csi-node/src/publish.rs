@@ -239,7 +239,8 @@ mod tests {
 
     #[test]
     fn c12_5_each_missing_field_is_named() {
-        let cases: [(&str, fn(&mut csi::NodePublishVolumeRequest)); 5] = [
+        type Clear = fn(&mut csi::NodePublishVolumeRequest);
+        let cases: [(&str, Clear); 5] = [
             ("volume_id", |r| r.volume_id.clear()),
             ("target_path", |r| r.target_path.clear()),
             ("volume_capability", |r| r.volume_capability = None),

@@ -179,15 +179,15 @@ impl Drain for Lines {
 
 /// A temporary kubelet root with the driver's configuration in it.
 pub(crate) struct Home {
-    pub(crate) dir: tempfile::TempDir,
     pub(crate) config: CsiConfig,
+    _dir: tempfile::TempDir,
 }
 
 impl Home {
     pub(crate) fn new() -> Home {
         let dir = tempfile::tempdir().expect("temporary directory");
         let config = CsiConfig::new("hamlet-0", dir.path());
-        Home { dir, config }
+        Home { config, _dir: dir }
     }
 }
 
