@@ -379,10 +379,8 @@ impl Process {
         let oom_kills = self.child.stats().oom_kills;
         self.clear_scope().await;
         self.pipes.drain().await;
-        if self.spec.one_shot && status.success() {
-            if let Some(running) = running {
-                return Ok(running.done());
-            }
+        if let Some(running) = running.filter(|_| self.spec.one_shot && status.success()) {
+            return Ok(running.done());
         }
         let text = exit_text(status, after, oom_kills, self.spec.cgroup.memory_max);
         let last = self.pipes.last_stderr();

@@ -161,8 +161,10 @@ enum Command {
     IgnoreStop,
     Block(oneshot::Receiver<()>),
     Task(End),
-    Act(Box<dyn FnOnce(&dyn Health) + Send>),
+    Act(Act),
 }
+
+type Act = Box<dyn FnOnce(&dyn Health) + Send>;
 
 enum End {
     Done,

@@ -548,7 +548,7 @@ impl Tree {
             return match node.asked {
                 Asked::No => "running",
                 Asked::Wanted(_) => "waiting",
-                Asked::Asked(_) | Asked::Aborted(_) => "stopping",
+                Asked::Told(_) | Asked::Aborted(_) => "stopping",
                 Asked::Stuck(_) => "stuck",
             };
         }

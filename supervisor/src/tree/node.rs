@@ -39,7 +39,7 @@ pub(crate) enum Asked {
     /// To be asked as soon as its descendants are gone or stuck.
     Wanted(StopReason),
     /// Asked; the stop deadline runs.
-    Asked(StopReason),
+    Told(StopReason),
     /// Aborted at the stop deadline.
     Aborted(StopReason),
     /// Still there after the abort.

@@ -35,7 +35,7 @@ impl Tree {
             Asked::Wanted(_) if reason == StopReason::Shutdown => {
                 self.node(key).asked = Asked::Wanted(reason);
             }
-            Asked::Wanted(_) | Asked::Asked(_) | Asked::Aborted(_) | Asked::Stuck(_) => {}
+            Asked::Wanted(_) | Asked::Told(_) | Asked::Aborted(_) | Asked::Stuck(_) => {}
         }
     }
 
@@ -47,7 +47,7 @@ impl Tree {
             return;
         }
         let (incarnation, deadline) = (node.incarnation, node.policy.stop_deadline);
-        self.node(key).asked = Asked::Asked(reason);
+        self.node(key).asked = Asked::Told(reason);
         self.effects.push(Effect::Stop { incarnation, reason });
         self.arm_node(key, deadline);
         self.touch(key);
@@ -60,7 +60,7 @@ impl Tree {
         match node.asked {
             Asked::No => self.on_slow_start(key),
             Asked::Wanted(_) => {}
-            Asked::Asked(reason) => {
+            Asked::Told(reason) => {
                 let text = format!(
                     "does not stop within {:.1} s: aborted",
                     node.policy.stop_deadline.as_secs_f64()

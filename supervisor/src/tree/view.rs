@@ -80,7 +80,7 @@ impl Tree {
         let stops_for_restart = matches!(
             node.asked,
             Asked::Wanted(StopReason::Restart)
-                | Asked::Asked(StopReason::Restart)
+                | Asked::Told(StopReason::Restart)
                 | Asked::Aborted(StopReason::Restart)
         );
         let (health, reason) = health::own(&health::Facts {

@@ -22,7 +22,7 @@ pub(crate) fn named(name: &'static str, order: Order) -> Service {
 
 /// `n5` with `n4` in it, and so on; counts runs and notes the order of stops.
 pub(crate) fn nest(depth: usize, built: Arc<AtomicU32>, order: Order) -> Service {
-    let name = Name::new(&format!("n{depth}")).unwrap();
+    let name = Name::from_text(&format!("n{depth}"));
     let own = name.clone();
     Service::new(name, move |ctx: Context| {
         let (built, order, own) = (built.clone(), order.clone(), own.clone());
