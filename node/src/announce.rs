@@ -35,7 +35,7 @@ impl Announcer {
 
     /// Writes one line to each console.
     pub fn line(&self, text: &str) {
-        let line = format!("{text}\r\n");
+        let line = format!("{text}\n");
         for console in self.consoles.iter() {
             // A console that fails has nobody to tell it to.
             let _ = write_patiently(console, line.as_bytes());

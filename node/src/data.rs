@@ -18,7 +18,7 @@ use supervisor::{ChildSpec, Spawner};
 use crate::clock;
 use crate::disk::{self, DiskRef};
 use crate::outcome::{BootRecord, Ending, MAX_BYTES, Outcomes};
-use crate::process::ProcessSpawner;
+use crate::process::{CHILD_PATH, ProcessSpawner};
 
 const DISK_WAIT: Duration = Duration::from_secs(30);
 
@@ -116,7 +116,7 @@ pub fn bring_up(
 
 fn format(plan: &MkfsPlan, spawner: &ProcessSpawner) -> Result<(), DataError> {
     let Some((program, args)) = plan.argv.split_first() else { return Ok(()) };
-    let spec = ChildSpec::new(Path::new("/usr/sbin").join(program)).args(args);
+    let spec = ChildSpec::new(find_program(program)).args(args);
     let dn = Dn::from_static("init.mkfs");
     let mut child = spawner.spawn(&dn, &spec).map_err(DataError::Start)?;
     let stderr = child.take_stderr();
@@ -131,6 +131,13 @@ fn format(plan: &MkfsPlan, spawner: &ProcessSpawner) -> Result<(), DataError> {
         let _ = fs::File::from(pipe).take(4096).read_to_string(&mut said);
     }
     Err(DataError::Format { status, said: said.trim().replace('\n', "; ") })
+}
+
+/// A program by its name, where the children's PATH has it.
+fn find_program(name: &str) -> PathBuf {
+    let candidates = CHILD_PATH.split(':').map(|folder| Path::new(folder).join(name));
+    // If it is nowhere, its name says so in the error of the start.
+    candidates.into_iter().find(|p| p.exists()).unwrap_or_else(|| PathBuf::from(name))
 }
 
 /// The list of boots on the data disk. Its trouble never stops a node.

@@ -153,7 +153,11 @@ fn apply_one(p: &Planned) -> io::Result<()> {
     }
     // A directory of the read-only root that exists is no error, nor is one that sysfs offers itself.
     if !Path::new(p.target).is_dir() {
-        fs::create_dir_all(p.target)?;
+        match fs::create_dir_all(p.target) {
+            // sysfs offers no such place: this machine or kernel has no such thing.
+            Err(_) if p.best_effort => return Ok(()),
+            other => other?,
+        }
     }
     let options = CString::new(p.options)?;
     let options = (!p.options.is_empty()).then_some(options.as_c_str());

@@ -8,5 +8,5 @@ mod child;
 mod reaper;
 
 pub use cgroup::{Cgroups, enable_controllers};
-pub use child::{ProcessSpawner, SpawnLayout};
+pub use child::{CHILD_PATH, ProcessSpawner, SpawnLayout};
 pub use reaper::{Reaper, ReaperError};

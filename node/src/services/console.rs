@@ -7,7 +7,8 @@ use crate::console::ConsoleInfo;
 
 /// The service of one console.
 pub fn service(console: ConsoleInfo) -> Service {
-    let name = Name::from_text(&format!("console-{}", console.name));
+    let name = format!("console-{}", console.name.to_ascii_lowercase());
+    let name = Name::new(&name).unwrap_or_else(|_| Name::from_text(&name));
     let mut service = Service::new(name, move |ctx| run(ctx, console.clone()));
     service.policy.critical = false;
     service

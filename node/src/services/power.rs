@@ -37,7 +37,8 @@ async fn run(ctx: Context, ends: EndRequests) -> Outcome {
     for name in buttons {
         let device = open(&Path::new("/dev/input").join(&name))?;
         info!(ctx.log(), "power button at {}", name);
-        ctx.spawn(Name::from_text(&name), listen(device, ends.clone()));
+        let (stop, ends) = (ctx.stop(), ends.clone());
+        ctx.spawn(Name::from_text(&name), async move { stop.race(listen(device, ends)).await? });
     }
     let running = ctx.healthy();
     Err(running.stop().stopped().await.into())
