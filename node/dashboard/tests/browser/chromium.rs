@@ -1,0 +1,163 @@
+//! Drives a headless Chromium over its debugging pipe.
+//!
+//! Purpose: load a page, look, evaluate; nothing more. The browser ends when its pipe closes and
+//! is killed by its pid if it does not.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Longest wait for something to become true in a page, in milliseconds.
+const PATIENCE_MS: u32 = 20_000;
+
+/// One browser with one tab.
+pub(crate) struct Browser {
+    child: Child,
+    to: File,
+    from: BufReader<File>,
+    session: Option<String>,
+    next_id: u64,
+    _dir: TempDir,
+}
+
+/// How a page is looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct View {
+    pub(crate) width: u32,
+    pub(crate) dark: bool,
+    pub(crate) script: bool,
+}
+
+impl Browser {
+    /// Starts one; `None` if Chromium is not installed.
+    pub(crate) fn start() -> Option<Browser> {
+        let program = ["/usr/bin/chromium", "/usr/bin/chromium-browser"]
+            .into_iter()
+            .find(|p| Path::new(p).exists())?;
+        let dir = tempfile::tempdir().unwrap();
+        let (to, from) = (dir.path().join("to"), dir.path().join("from"));
+        let made = Command::new("mkfifo").arg(&to).arg(&from).status().unwrap();
+        assert!(made.success());
+        let child = Command::new("sh")
+            .args(["-c", "exec \"$@\" 3<\"$TO\" 4>\"$FROM\"", "sh", program])
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"])
+            .args(["--no-first-run", "--disable-background-networking", "--disable-sync"])
+            .args(["--disable-component-update", "--remote-debugging-pipe", "about:blank"])
+            .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
+            .envs([("TO", &to), ("FROM", &from)])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // The shell opens them in this order too; each open waits for the other side.
+        let to = OpenOptions::new().write(true).open(to).unwrap();
+        let from = BufReader::new(File::open(from).unwrap());
+        let mut browser = Browser { child, to, from, session: None, next_id: 0, _dir: dir };
+        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let session = browser.call("Target.attachToTarget", attach);
+        browser.session = session["sessionId"].as_str().map(str::to_owned);
+        browser.call("Page.enable", json!({}));
+        browser.show(View { width: 1280, dark: false, script: true });
+        Some(browser)
+    }
+
+    /// Sets width, theme and scripting for the pages to come.
+    pub(crate) fn show(&mut self, view: View) {
+        let size = json!({
+            "width": view.width, "height": 900, "deviceScaleFactor": 1, "mobile": view.width < 500,
+        });
+        self.call("Emulation.setDeviceMetricsOverride", size);
+        let theme = if view.dark { "dark" } else { "light" };
+        let features = json!([{ "name": "prefers-color-scheme", "value": theme }]);
+        self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
+        let off = json!({ "value": !view.script });
+        self.call("Emulation.setScriptExecutionDisabled", off);
+    }
+
+    /// Loads a page and waits until it has loaded.
+    pub(crate) fn go(&mut self, url: &str) {
+        self.send("Page.navigate", json!({ "url": url }));
+        while self.receive()["method"] != "Page.loadEventFired" {}
+    }
+
+    /// The value of an expression.
+    pub(crate) fn eval(&mut self, expression: &str) -> Value {
+        let ask = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let answer = self.call("Runtime.evaluate", ask);
+        assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
+        answer["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    pub(crate) fn wait(&mut self, condition: &str) {
+        let poll = format!(
+            "new Promise((done) => {{
+               const begin = Date.now();
+               const look = () => {{
+                 if ({condition}) done(true);
+                 else if (Date.now() - begin > {PATIENCE_MS}) done(false);
+                 else setTimeout(look, 20);
+               }};
+               look();
+             }})"
+        );
+        let held = self.eval(&poll);
+        assert_eq!(held, true, "never true: {condition}");
+    }
+
+    /// The text of the first element that a selector finds.
+    pub(crate) fn text(&mut self, selector: &str) -> String {
+        let value = self.eval(&format!("document.querySelector('{selector}').textContent"));
+        value.as_str().unwrap().to_owned()
+    }
+
+    /// The page as it is now, also where scripts are off.
+    pub(crate) fn html(&mut self) -> String {
+        let document = self.call("DOM.getDocument", json!({ "depth": 0 }));
+        let node = json!({ "nodeId": document["root"]["nodeId"] });
+        let html = self.call("DOM.getOuterHTML", node);
+        html["outerHTML"].as_str().unwrap().to_owned()
+    }
+
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        let id = self.send(method, params);
+        loop {
+            let mut message = self.receive();
+            if message["id"] == id {
+                assert!(message.get("error").is_none(), "{method}: {message}");
+                return message["result"].take();
+            }
+        }
+    }
+
+    fn send(&mut self, method: &str, params: Value) -> u64 {
+        self.next_id += 1;
+        let mut message = json!({ "id": self.next_id, "method": method, "params": params });
+        if let Some(session) = &self.session {
+            message["sessionId"] = session.as_str().into();
+        }
+        let mut bytes = message.to_string().into_bytes();
+        bytes.push(0);
+        self.to.write_all(&bytes).unwrap();
+        self.next_id
+    }
+
+    fn receive(&mut self) -> Value {
+        let mut bytes = Vec::new();
+        self.from.read_until(0, &mut bytes).unwrap();
+        assert_eq!(bytes.pop(), Some(0), "the browser has ended");
+        serde_json::from_slice(&bytes).unwrap()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
