@@ -47,6 +47,9 @@ pub(crate) fn config(pki: &Pki, leaf: Leaf, server: &str) -> Result<Config, Clie
     let url =
         server.parse().map_err(|source| ClientError::Url { url: server.to_owned(), source })?;
     let mut config = Config::new(url);
+    // The file alone decides whom to trust. Without a list beside it the library first asks for the
+    // trust store of the system, and a node has none; an empty list trusts nobody.
+    config.root_cert = Some(Vec::new());
     config.root_cert_file = Some(pki.authority_path(leaf.authority()));
     config.auth_info.client_certificate = Some(text(&pki.certificate_path(leaf)));
     config.auth_info.client_key = Some(text(&pki.key_path(leaf)));
