@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::error::{Res, SysError, retry};
 
 /// `XFS_SUPER_MAGIC`.
-const XFS_SUPER_MAGIC: i64 = 0x5846_5342;
+const XFS_SUPER_MAGIC: i128 = 0x5846_5342;
 /// `XFS_IOC_FSGEOMETRY_V1`: `_IOR('X', 100, struct xfs_fsop_geom_v1)`.
 const XFS_IOC_FSGEOMETRY_V1: libc::c_ulong = 0x8070_5864;
 
@@ -102,11 +102,9 @@ fn xfs_geometry(fs: BorrowedFd<'_>) -> Result<XfsGeometryV1, Errno> {
 impl Filesystem for KernelFilesystem {
     fn identity(&self, fs: BorrowedFd<'_>) -> Res<FsIdentity> {
         let what = || format!("fd {}", fs.as_raw_fd());
-        let s = retry(|| rustix::fs::fstatfs(fs))
-            .map_err(|e| SysError::new("fstatfs", what(), e))?;
-        #[expect(clippy::unnecessary_cast, reason = "the field's width differs by target")]
-        let xfs = s.f_type as i64 == XFS_SUPER_MAGIC;
-        #[expect(clippy::unnecessary_cast, reason = "the field's width differs by target")]
+        let s =
+            retry(|| rustix::fs::fstatfs(fs)).map_err(|e| SysError::new("fstatfs", what(), e))?;
+        let xfs = i128::from(s.f_type) == XFS_SUPER_MAGIC;
         let block_size = s.f_bsize as u64;
         let uuid = if xfs {
             xfs_geometry(fs).map_err(|e| SysError::new("XFS_IOC_FSGEOMETRY", what(), e))?.uuid

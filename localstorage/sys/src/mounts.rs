@@ -75,8 +75,7 @@ impl MountAttr {
     /// The flags in the words of mountinfo, in its order.
     pub fn options(self) -> Vec<&'static str> {
         let mut o = vec![if self.read_only { "ro" } else { "rw" }];
-        for (on, word) in
-            [(self.nosuid, "nosuid"), (self.nodev, "nodev"), (self.noexec, "noexec")]
+        for (on, word) in [(self.nosuid, "nosuid"), (self.nodev, "nodev"), (self.noexec, "noexec")]
         {
             if on {
                 o.push(word);
@@ -245,13 +244,7 @@ fn mount_setattr(tree: BorrowedFd<'_>, a: MountAttr) -> Result<(), Errno> {
 
 fn move_to(tree: BorrowedFd<'_>, target: &Path) -> Res<()> {
     retry(|| {
-        rustix::mount::move_mount(
-            tree,
-            "",
-            CWD,
-            target,
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-        )
+        rustix::mount::move_mount(tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
     })
     .map_err(|e| SysError::new("move_mount", target.display().to_string(), e))
 }
@@ -291,9 +284,8 @@ pub fn mount_filesystem(
         .map_err(|e| fail("fsconfig_create", Some(&fs), e))?;
     let bits = u32::try_from(a.bits()).unwrap_or(0);
     let attrs = MountAttrFlags::from_bits_retain(bits);
-    let tree =
-        retry(|| rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attrs))
-            .map_err(|e| fail("fsmount", Some(&fs), e))?;
+    let tree = retry(|| rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attrs))
+        .map_err(|e| fail("fsmount", Some(&fs), e))?;
     move_to(tree.as_fd(), target)
 }
 

@@ -49,7 +49,8 @@ pub struct FakeKernel {
 impl FakeKernel {
     /// A kernel whose filesystem has `total` bytes, all free.
     pub fn new(total: u64) -> FakeKernel {
-        let state = State { space: Space { total, free: total }, next_mount: 2, ..State::default() };
+        let state =
+            State { space: Space { total, free: total }, next_mount: 2, ..State::default() };
         FakeKernel { state: Arc::new(Mutex::new(state)) }
     }
 

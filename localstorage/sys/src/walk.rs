@@ -223,11 +223,7 @@ fn clear_flags(f: BorrowedFd<'_>) -> Res<()> {
     flags_ioctl(f, FS_IOC_SETFLAGS, &mut flags).map_err(|e| fail("FS_IOC_SETFLAGS", e))
 }
 
-fn flags_ioctl(
-    f: BorrowedFd<'_>,
-    op: libc::c_ulong,
-    flags: &mut libc::c_int,
-) -> Result<(), Errno> {
+fn flags_ioctl(f: BorrowedFd<'_>, op: libc::c_ulong, flags: &mut libc::c_int) -> Result<(), Errno> {
     retry(|| {
         // JUSTIFICATION: rustix's ioctl_setflags has no way to keep unknown flags.
         // SAFETY: `f` is open for the whole call; although the request says `long`, the kernel

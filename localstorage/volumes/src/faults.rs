@@ -2,18 +2,22 @@
 //!
 //! Without the feature `faults` everything here compiles to nothing.
 
+/// Called with the name of each point that is passed.
+#[cfg(feature = "faults")]
+pub type FaultHook = std::sync::Arc<dyn Fn(&str) + Send + Sync>;
+
 /// The hook of one engine.
 #[derive(Clone, Default)]
 pub struct Faults {
     #[cfg(feature = "faults")]
-    hook: Option<std::sync::Arc<dyn Fn(&str) + Send + Sync>>,
+    hook: Option<FaultHook>,
 }
 
 impl Faults {
     /// A hook that is called with the name of each point after the step of that name. It may
     /// panic or never return.
     #[cfg(feature = "faults")]
-    pub fn new(hook: std::sync::Arc<dyn Fn(&str) + Send + Sync>) -> Faults {
+    pub fn new(hook: FaultHook) -> Faults {
         Faults { hook: Some(hook) }
     }
 

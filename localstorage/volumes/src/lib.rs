@@ -41,6 +41,8 @@ pub use engine::{EngineConfig, EngineRunnable, Seams, VolumeDirs, VolumeEngine};
 pub use error::{
     CreateError, DeleteError, ExpandError, PublishError, StatsError, TagError, Trouble, chain,
 };
+#[cfg(feature = "faults")]
+pub use faults::FaultHook;
 pub use faults::Faults;
 pub use id::{NameError, VolumeId, VolumeIdError};
 pub use params::{

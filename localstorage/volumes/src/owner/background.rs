@@ -72,11 +72,14 @@ impl State {
     }
 }
 
+/// What was wrong with the root of a volume; none = it is missing.
+type Audit = Result<Option<Vec<String>>, String>;
+
 /// What a tick found.
 pub(crate) struct Measured {
     room: Option<Room>,
     /// What was wrong with a published volume; empty = nothing.
-    audited: Vec<(VolumeId, Result<Option<Vec<String>>, String>)>,
+    audited: Vec<(VolumeId, Audit)>,
 }
 
 impl Owner {
@@ -253,7 +256,7 @@ impl Owner {
                 warn!(self.log, "audit found a volume altered, and repaired its root";
                     "volume" => id.as_str(), "found" => &message);
                 *self.report.actions.entry("audit_repaired").or_default() += 1;
-                self.conditions.entry(id).or_insert_with(BTreeMap::new).insert(kind, message);
+                self.conditions.entry(id).or_default().insert(kind, message);
             }
         }
         self.publish_views();

@@ -125,13 +125,11 @@ impl Owner {
         match (&request, record) {
             (Request::Publish(_), None) => {
                 drop(reply.send(Err(PublishError::NotFound(id.clone()))));
-                return;
             }
             (Request::Publish(_), Some(r)) if r.phase != Phase::Ready => {
                 let busy =
                     Trouble::Busy(if r.phase == Phase::Creating { "create" } else { "delete" });
                 drop(reply.send(Err(PublishError::Trouble(busy))));
-                return;
             }
             (_, record) => {
                 let job_id = id.clone();
