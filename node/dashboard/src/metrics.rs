@@ -134,6 +134,11 @@ impl Families<'_> {
         Ok(())
     }
 
+    /// One gauge without labels.
+    fn gauge(&mut self, about: (&str, &str), value: u64) -> fmt::Result {
+        self.open(about, MetricType::Gauge)?.encode_gauge(&gauge(value))
+    }
+
     /// One counter without labels.
     fn counter(&mut self, about: (&str, &str), value: u64) -> fmt::Result {
         let mut family = self.open(about, MetricType::Counter)?;
@@ -262,10 +267,7 @@ impl AtScrape {
             ("logtree_unparsed", "Lines that did not fit their format"),
             dns().map(|s| (vec![("dn", s.dn.as_str())], s.unparsed)),
         )?;
-        out.gauges(
-            ("logtree_readers", "Open readers of the log"),
-            [(Vec::new(), gauge(self.logs.readers))],
-        )?;
+        out.gauge(("logtree_readers", "Open readers of the log"), self.logs.readers)?;
         out.counter(("logtree_missed", "Entries that readers missed"), self.logs.missed)
     }
 
@@ -293,10 +295,7 @@ impl AtScrape {
                 (vec![("reason", o.outcome.as_str()), ("clean", clean)], 1)
             }),
         )?;
-        out.gauges(
-            ("dashboard_streams", "Open live streams"),
-            [(Vec::new(), gauge(self.streams))],
-        )?;
+        out.gauge(("dashboard_streams", "Open live streams"), self.streams)?;
         let about = ("reaper_orphans", "Processes reaped that no Runnable had started");
         out.counter(about, node.orphans_reaped)
     }

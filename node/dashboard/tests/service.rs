@@ -1,5 +1,7 @@
 //! The dashboard as a Runnable, on real sockets with a paused clock.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod fixture;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,6 +9,7 @@ use std::time::Duration;
 
 use fixture::{TOKEN, World};
 use jiff::Timestamp;
+use logtree::Dn;
 use supervisor::testing::Harness;
 use supervisor::{Placement, Service, State};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -115,6 +118,32 @@ async fn w10_300_silent_connections_do_not_shut_out_a_reader_for_longer_than_the
     assert!(answer.ends_with("ok\n"), "{answer}");
     assert!(begin.elapsed() <= Duration::from_secs(21), "{:?}", begin.elapsed());
     assert_eq!(harness.node(DN).deaths, 0);
+    harness.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn w5_a_client_that_reads_nothing_is_closed_after_30_s() {
+    let (world, listen) = (world(), free_port().await);
+    // More than the kernel buffers for one connection.
+    for n in 0..30 {
+        let log = world.logs.logger(&Dn::new(&format!("flood.n{n}")).unwrap());
+        (0..220).for_each(|_| slog::info!(log, "{}", "x".repeat(4096)));
+    }
+    let harness = Harness::start(vec![service(&world, listen)]);
+    harness.reached(DN, State::Healthy).await;
+    let mut stream = TcpStream::connect(listen).await.unwrap();
+    stream.write_all(&request("/api/v1/stream?logs=on&after=0")).await.unwrap();
+    let streams = async || {
+        let page = exchange(listen, &request("/metrics")).await;
+        let line = page.lines().find(|l| l.starts_with("hamlet_dashboard_streams ")).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(streams().await, "1");
+    tokio::time::sleep(Duration::from_secs(28)).await;
+    assert_eq!(streams().await, "1");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(streams().await, "0");
     harness.end().await;
 }
 

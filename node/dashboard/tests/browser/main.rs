@@ -3,6 +3,8 @@
 //! Needs Chromium. Where there is none the tests say so and pass, unless `HAMLET_BROWSER=required`
 //! is set, as it is where a whole run is judged.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 #[path = "../fixture/mod.rs"]
 mod fixture;
 
