@@ -17,6 +17,13 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Size asked for each output pipe. 256 KiB: a burst of log lines does not stop the child (rule R5).
 const PIPE_BYTES: usize = 256 * 1024;
 
+/// Highest signal number of Linux.
+const LAST_SIGNAL: libc::c_int = 64;
+
+/// The kernel's `struct sigaction` on 64-bit machines (handler, flags, restorer, mask), all zero: the
+/// default disposition.
+const DEFAULT_ACTION: [u64; 4] = [0; 4];
+
 /// One resource limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResourceLimit {
@@ -128,14 +135,22 @@ impl Setup {
         }
         write_oom_score(&self.oom_score)?;
         // JUSTIFICATION: plain libc calls that have no safe wrapper usable after fork.
-        // SAFETY: no pointers but `limit`, which lives on this stack; all are async-signal-safe.
+        // SAFETY: the pointers are to `limit` on this stack and to a constant as large as the kernel's
+        // struct; all are async-signal-safe.
         unsafe {
             if libc::setsid() < 0 {
                 return Err(io::Error::last_os_error());
             }
-            for signal in 1..=64 {
-                // EINVAL for SIGKILL, SIGSTOP and the two the C library keeps: nothing to reset there.
-                libc::signal(signal, libc::SIG_DFL);
+            for signal in 1..=LAST_SIGNAL {
+                // EINVAL for SIGKILL and SIGSTOP: nothing to reset there. The system call itself,
+                // since the C library refuses the two signals it keeps for its threads.
+                libc::syscall(
+                    libc::SYS_rt_sigaction,
+                    signal,
+                    DEFAULT_ACTION.as_ptr(),
+                    std::ptr::null_mut::<u64>(),
+                    size_of::<u64>(),
+                );
             }
             for l in &self.limits {
                 let limit = libc::rlimit { rlim_cur: l.soft, rlim_max: l.hard };
