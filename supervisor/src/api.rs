@@ -132,7 +132,7 @@ impl Supervisor {
 
     /// Starts the tree with its root.
     pub fn try_start(root: Service, config: Config) -> Result<Supervisor, StartError> {
-        panics::install();
+        panics::install(&config.logs);
         let (runtime, shared) = match config.on_current_runtime {
             true => (None, tokio::runtime::Handle::current()),
             false => {

@@ -11,6 +11,8 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use logtree::{Dn, Level, LogTree, Record};
+
 thread_local! {
     static CATCHING: Cell<u32> = const { Cell::new(0) };
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -28,14 +30,21 @@ pub fn panic_is_caught() -> bool {
     CATCHING.with(|c| c.get() > 0)
 }
 
-/// Puts our hook before the present one; later calls do nothing.
-pub(crate) fn install() {
+/// Puts our hook before the present one; later calls do nothing. The hook belongs to the process,
+/// and so does the log it writes to: that of the first tree.
+pub(crate) fn install(logs: &LogTree) {
     static INSTALLED: Once = Once::new();
+    let logs = logs.clone();
     INSTALLED.call_once(|| {
+        let dn = Dn::from_static("panic");
         let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if panic_is_caught() {
                 let text = describe(info);
+                let mut record = Record::new(Level::Error, text.clone());
+                record.fields.extend(logtree::current_dn().map(|dn| ("dn".into(), dn.to_string())));
+                // Without the record the death still says it all.
+                logs.append_or_give_up(&dn, record);
                 LAST.with(|last| *last.borrow_mut() = Some(text));
             } else {
                 previous(info);
@@ -85,7 +94,7 @@ mod tests {
 
     #[test]
     fn x3_any_payload_is_caught_and_described() {
-        install();
+        install(&LogTree::new(Default::default()));
         assert_eq!(catch(|| 7), Ok(7));
         let text = catch(|| panic!("bad {}", 1)).unwrap_err();
         assert!(text.starts_with("panicked at "), "{text}");

@@ -8,7 +8,9 @@ use std::fmt;
 use std::future::Future;
 
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id};
+use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 use tracing_log::NormalizeEvent;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -22,6 +24,8 @@ thread_local! {
 
 /// Libraries that say too much at Info.
 const NOISY: [&str; 5] = ["h2", "hyper", "tower", "rustls", "tonic"];
+/// Where records of libraries go that belong to nobody.
+pub(crate) const ROOT: &str = "libs";
 /// Target of the spans that carry a DN.
 const SPAN_TARGET: &str = "logtree::dn";
 
@@ -65,7 +69,8 @@ pub struct InstallError(&'static str);
 pub fn install_global(tree: LogTree) -> Result<(), InstallError> {
     let subscriber = tracing_subscriber::registry().with(tracing_layer(tree));
     tracing::subscriber::set_global_default(subscriber).map_err(|_| InstallError("tracing"))?;
-    tracing_log::LogTracer::init().map_err(|_| InstallError("log"))
+    let most = tracing_log::log::LevelFilter::Debug;
+    tracing_log::LogTracer::init_with_filter(most).map_err(|_| InstallError("log"))
 }
 
 /// Brings `tracing` events into the log.
@@ -92,7 +97,7 @@ fn library(target: &str) -> &str {
 }
 
 fn library_dn(target: &str) -> Dn {
-    let libs = Dn::from_static("libs");
+    let libs = Dn::from_static(ROOT);
     libs.child(&Name::from_text(library(target))).unwrap_or(libs)
 }
 
@@ -102,19 +107,34 @@ impl LibraryLayer {
             true => Level::Warning,
             false => Level::Info,
         };
-        if level >= default && level >= Level::Warning {
-            return true;
+        if !self.tree.has_library_rules() {
+            return level >= default;
         }
-        // An operator may have asked for more, or less, of this library.
+        // An operator has asked for more, or less, of some library.
         let least = self.tree.library_level(&library_dn(target)).unwrap_or(default);
         level >= least
     }
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LibraryLayer {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        let of_log = metadata.target() == "log";
+        if of_log || self.tree.has_library_rules() {
+            return Interest::sometimes();
+        }
+        let level = level_of(metadata.level());
+        let kept = metadata.target() == SPAN_TARGET || self.keeps(level, metadata.target());
+        if kept { Interest::always() } else { Interest::never() }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        let rules = self.tree.has_library_rules();
+        Some(if rules { LevelFilter::TRACE } else { LevelFilter::INFO })
+    }
+
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         metadata.target() == SPAN_TARGET
-            // Records of `log` come under one target; the real one is known only in `on_event`.
+            // Events of `log` come under one target; the real one is known only in `on_event`.
             || metadata.target() == "log"
             || self.keeps(level_of(metadata.level()), metadata.target())
     }
@@ -142,7 +162,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LibraryLayer {
         let mut fields = EventFields::default();
         event.record(&mut fields);
         let mut pairs = fields.pairs;
-        if !dn.as_str().starts_with("libs") {
+        if !Dn::from_static(ROOT).contains(&dn) {
             pairs.push(("target".to_owned(), meta.target().to_owned()));
         }
         let source = meta.file().map(|file| {
@@ -232,6 +252,21 @@ mod tests {
         assert_eq!(messages(&tree, "root.b"), ["in span"]);
         assert_eq!(messages(&tree, "libs.kube"), ["alone"]);
         assert_eq!(messages(&tree, "libs.hyper"), ["needed"]);
+    }
+
+    #[test]
+    fn l3_an_operator_may_ask_for_more_of_a_library_at_run_time() {
+        fn debug_record() {
+            tracing::debug!(target: "quinn::x", "detail");
+        }
+        let tree = LogTree::new(Limits::default());
+        let subscriber = tracing_subscriber::registry().with(tracing_layer(tree.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            debug_record();
+            tree.set_level(&Dn::from_static("libs.quinn"), Level::Debug, None);
+            debug_record();
+        });
+        assert_eq!(messages(&tree, "libs.quinn"), ["detail"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -35,6 +35,8 @@ pub struct Stats {
 #[derive(Clone)]
 pub struct LogTree {
     store: Arc<Mutex<Store>>,
+    /// A level was set for a library once: what callsites have cached does not hold any more.
+    library_rules: Arc<AtomicBool>,
 }
 
 // The lock has no poisoning and the store is whole between any two statements that can panic:
@@ -51,7 +53,7 @@ impl fmt::Debug for LogTree {
 impl LogTree {
     /// An empty log.
     pub fn new(limits: Limits) -> LogTree {
-        LogTree { store: Arc::new(Mutex::new(Store::new(limits))) }
+        LogTree { store: Arc::new(Mutex::new(Store::new(limits))), library_rules: Arc::default() }
     }
 
     /// A logger that writes under `dn`; no key of a record can change that.
@@ -94,6 +96,10 @@ impl LogTree {
     /// The nearest ancestor's level wins.
     pub fn set_level(&self, subtree: &Dn, level: Level, ttl: Option<Duration>) {
         self.store.lock().set_level(subtree, level, ttl);
+        let libraries = Dn::from_static(crate::library::ROOT);
+        if libraries.contains(subtree) && !self.library_rules.swap(true, Ordering::AcqRel) {
+            tracing::callsite::rebuild_interest_cache();
+        }
     }
 
     /// The least level of a DN now.
@@ -140,9 +146,15 @@ impl LogTree {
         store.rings[ring].level.clone()
     }
 
-    /// Whether a library record of this level is kept under `dn`.
+    /// Whether a level was ever set for a library.
+    pub(crate) fn has_library_rules(&self) -> bool {
+        self.library_rules.load(Ordering::Acquire)
+    }
+
+    /// The level set for a library now, if any.
     pub(crate) fn library_level(&self, dn: &Dn) -> Option<Level> {
-        let store = self.store.lock();
+        let mut store = self.store.lock();
+        store.expire_levels();
         store.has_rule(dn).then(|| store.level_of(dn))
     }
 }
