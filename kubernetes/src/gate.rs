@@ -119,31 +119,4 @@ impl GatedChild {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Fixed(Result<(), String>);
-
-    impl Probe for Fixed {
-        fn ready(&self) -> BoxFuture<'_, Result<(), String>> {
-            let answer = self.0.clone();
-            async move { answer }.boxed()
-        }
-    }
-
-    async fn asked(answer: Result<(), String>) -> (Result<(), String>, bool) {
-        let gate = Gate::new("it");
-        let probe: Arc<dyn Probe> = Arc::new(Fixed(answer));
-        let announced = Announced { probe: Some(probe), gate: gate.clone() };
-        let result = announced.ready().await;
-        let open = *gate.open.borrow();
-        (result, open)
-    }
-
-    #[tokio::test]
-    async fn h3_a_gate_opens_by_a_passed_probe_only() {
-        assert_eq!(asked(Ok(())).await, (Ok(()), true));
-        let refused = Err("not yet".to_owned());
-        assert_eq!(asked(refused.clone()).await, (refused, false));
-    }
-}
+mod tests;

@@ -109,6 +109,8 @@ fn pods() -> Service {
 fn csi_config(table: &Table) -> csi_node::CsiConfig {
     let kubelet_root = table.inputs.dirs.kubelet.dir.full_path();
     let mut config = csi_node::CsiConfig::new(&table.inputs.node.name, kubelet_root);
+    // Storage rule 12.2: kubelets up to 1.36 read the one, later ones the other.
+    config.health_api = csi_node::HealthApi::Both;
     config.metrics = table.metrics.csi.clone();
     config
 }
