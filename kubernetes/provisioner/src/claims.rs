@@ -260,6 +260,7 @@ async fn succeed<B: Backend>(
     );
     slog::info!(core.log, "Successfully provisioned volume {}", owner.pv;
         "claim" => format!("{}/{}", owner.namespace, owner.name));
+    let confirmed = core.backend.confirm(handle, owner).await;
     if let Some(object) = plan::claim_ref(attempt.claim) {
         core.event(
             object,
@@ -269,7 +270,7 @@ async fn succeed<B: Backend>(
         );
     }
     core.claim_memory.lock().forget(attempt.uid);
-    match core.backend.confirm(handle, owner).await {
+    match confirmed {
         Ok(()) => {
             core.drop_intent(attempt.uid);
             Next::Forget

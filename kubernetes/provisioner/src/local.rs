@@ -16,9 +16,9 @@ use futures::{
 use localstorage::DataVolumesDirectory;
 use tokio_stream::wrappers::WatchStream;
 use volumes::{
-    Bytes, CapacityRange, CreateError, CreateVolume, DeleteError, ExpandError,
-    KnownHandles, OwnerTag, StoredState, TagError, Trouble, VolumeEngine, VolumeId, VolumeKind,
-    chain, parse_mount_flags, parse_params,
+    Bytes, CapacityRange, CreateError, CreateVolume, DeleteError, ExpandError, KnownHandles,
+    OwnerTag, StoredState, TagError, Trouble, VolumeEngine, VolumeId, VolumeKind, chain,
+    parse_mount_flags, parse_params,
 };
 
 use crate::{

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 
 use crate::{
-    Config, Metrics, Provisioner,
+    Config, LocalConfig, LocalEngine, Metrics, Provisioner,
     backend::{
         Backend, Capacity, Change, DeleteRequest, ExpandRequest, Orphans, Owner, Provisioned,
         Stored,
@@ -180,18 +180,26 @@ impl World {
         World { server, client, fake, fault: watch::Sender::new(0) }
     }
 
-    /// Starts the controller below a root that is done at once.
+    /// Starts the controller on the fake backend.
     fn start(&self) -> Supervisor {
-        let (client, fake, fault) =
-            (self.client.clone(), self.fake.clone(), self.fault.subscribe());
+        let fake = self.fake.clone();
+        self.start_on(move || fake.clone())
+    }
+
+    /// Starts the controller, with a new backend for each incarnation, below a root that is done at once.
+    fn start_on<B: Backend>(
+        &self,
+        backend: impl Fn() -> B + Clone + Send + Sync + 'static,
+    ) -> Supervisor {
+        let (client, fault) = (self.client.clone(), self.fault.subscribe());
         let root = Service::new(Name::from_static("root"), move |ctx| {
-            let (client, fake, fault) = (client.clone(), fake.clone(), fault.clone());
+            let (client, backend, fault) = (client.clone(), backend.clone(), fault.clone());
             async move {
                 let child = Service::new(Name::from_static("provisioner"), move |ctx| {
                     let config = Config { fault: Some(fault.clone()), ..Config::default() };
                     let log = slog::Logger::root(slog::Discard, slog::o!());
-                    Provisioner::new(client.clone(), fake.clone(), config, log, Metrics::default())
-                        .run(ctx)
+                    let metrics = Metrics::default();
+                    Provisioner::new(client.clone(), backend(), config, log, metrics).run(ctx)
                 });
                 ctx.run(child).await?;
                 let done: Done = ctx.healthy().done();
@@ -677,4 +685,89 @@ async fn i1_cut_anywhere_nothing_leaks_and_nothing_is_made_twice() {
         }
     }
     assert!(cuts > 40, "only {cuts} cuts: the outage never came late enough");
+}
+
+/// The real engine on a fake kernel of 1 GiB, and a factory of backends on it.
+fn engine(
+    data: &std::path::Path,
+    kernel: &volumes::testing::FakeKernel,
+) -> (volumes::testing::Served, impl Fn() -> LocalEngine + Clone + Send + Sync + 'static) {
+    let seams = volumes::testing::seams(kernel, volumes::Faults::default());
+    let served = volumes::testing::start(data, volumes::EngineConfig::default(), seams).unwrap();
+    let (engine, dirs) = (served.engine.clone(), volumes::testing::dirs(data));
+    let backend =
+        move || LocalEngine::new(dirs.volumes.clone(), engine.clone(), LocalConfig::new("n1"));
+    (served, backend)
+}
+
+/// Volumes that are there, without those on their way out.
+async fn present(engine: &volumes::VolumeEngine) -> Vec<String> {
+    let on_its_way_out = [
+        volumes::StoredState::Deleting,
+        volumes::StoredState::Trashed,
+        volumes::StoredState::Foreign,
+    ];
+    let rows = engine.try_inventory().await.unwrap();
+    rows.into_iter().filter(|r| !on_its_way_out.contains(&r.state)).map(|r| r.entry).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn v4_v8_the_engine_makes_and_deletes_what_the_cluster_asks_for() {
+    let (w, data) = (World::new(), tempfile::tempdir().unwrap());
+    let kernel = volumes::testing::FakeKernel::new(1 << 30);
+    let (served, backend) = engine(data.path(), &kernel);
+    w.server.put(&claim("u", "64Mi"));
+    let tree = w.start_on(backend);
+    let done = "ProvisioningSucceeded: Successfully provisioned volume pvc-u".to_owned();
+    w.server.until("the volume", |s| s.events().contains(&done)).await;
+    assert_eq!(present(&served.engine).await, ["pvc-u"]);
+    let rows = served.engine.try_inventory().await.unwrap();
+    assert!(crate::tag::read(rows[0].owner.as_str()).is_some_and(|(_, stored)| stored));
+    w.server.edit(PVS, "", "pvc-u", |pv| pv["status"]["phase"] = "Released".into());
+    w.server.until("the PV gone", |s| s.all(PVS).is_empty()).await;
+    assert_eq!(present(&served.engine).await, Vec::<String>::new());
+    assert!(tree.shutdown().await.stuck.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn v5_a_request_above_the_room_is_said_on_the_claim_and_leaves_nothing() {
+    let (w, data) = (World::new(), tempfile::tempdir().unwrap());
+    let kernel = volumes::testing::FakeKernel::new(1 << 30);
+    let (served, backend) = engine(data.path(), &kernel);
+    w.server.put(&claim("u", "100Ti"));
+    let tree = w.start_on(backend);
+    let failed =
+        |s: &ApiServer| s.events().into_iter().find(|e| e.starts_with("ProvisioningFailed"));
+    w.server.until("a failure", |s| failed(s).is_some()).await;
+    let text = failed(&w.server).unwrap();
+    assert!(text.contains("no space") && text.contains("on node n1; ask for less"), "{text}");
+    assert_eq!(present(&served.engine).await, Vec::<String>::new());
+    assert!(tree.shutdown().await.stuck.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn i4_i6_controller_and_engine_restart_between_volume_and_pv() {
+    for claim_goes in [false, true] {
+        let (w, data) = (World::new(), tempfile::tempdir().unwrap());
+        let kernel = volumes::testing::FakeKernel::new(1 << 30);
+        let (served, backend) = engine(data.path(), &kernel);
+        w.server.put(&claim("u", "64Mi"));
+        w.server.script("POST", "/persistentvolumes", Answer::Refuse(500, "InternalError"), 1000);
+        let tree = w.start_on(backend);
+        w.server.until("a try", |s| !s.requests("POST", "/persistentvolumes").is_empty()).await;
+        assert_eq!(present(&served.engine).await, ["pvc-u"]);
+        assert!(tree.shutdown().await.stuck.is_empty());
+        served.stop().await;
+        w.server.forget_scripts();
+        if claim_goes {
+            w.server.remove(CLAIMS, "ns", "c-u");
+        }
+        let (served, backend) = engine(data.path(), &kernel);
+        let tree = w.start_on(backend);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let volumes = if claim_goes { vec![] } else { vec!["pvc-u".to_owned()] };
+        assert_eq!(present(&served.engine).await, volumes, "claim goes: {claim_goes}");
+        assert_eq!(w.server.all(PVS).len(), volumes.len());
+        assert!(tree.shutdown().await.stuck.is_empty());
+    }
 }

@@ -127,6 +127,24 @@ impl ApiServer {
         state.history.pop();
     }
 
+    /// Changes a stored object, as somebody else would.
+    pub fn edit(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) {
+        let key = (resource.to_owned(), namespace.to_owned(), name.to_owned());
+        let mut state = self.state.lock();
+        if let Some(mut object) = state.objects.get(&key).cloned() {
+            change(&mut object);
+            state.store(key, object);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
     /// After `requests` more requests everything is answered with `answer`, until [`ApiServer::heal`].
     pub fn outage_after(&self, requests: usize, answer: Answer) {
         self.state.lock().outage = Some((requests, answer));
@@ -182,6 +200,11 @@ impl ApiServer {
     /// Answers the next `times` requests of that method to a path that contains `path` with `answer`.
     pub fn script(&self, method: &'static str, path: &str, answer: Answer, times: usize) {
         self.state.lock().rules.push(Rule { method, path: path.to_owned(), answer, times });
+    }
+
+    /// Forgets all that was scripted.
+    pub fn forget_scripts(&self) {
+        self.state.lock().rules.clear();
     }
 
     /// Waits until `condition` holds for the server. Panics after 2 h of the runtime's clock.

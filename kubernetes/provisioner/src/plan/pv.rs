@@ -95,8 +95,9 @@ fn affinity(topology: &[BTreeMap<String, String>]) -> Option<VolumeNodeAffinity>
             match_fields: None,
         })
         .collect();
-    (!terms.is_empty())
-        .then(|| VolumeNodeAffinity { required: Some(NodeSelector { node_selector_terms: terms }) })
+    (!terms.is_empty()).then_some(VolumeNodeAffinity {
+        required: Some(NodeSelector { node_selector_terms: terms }),
+    })
 }
 
 #[cfg(test)]
