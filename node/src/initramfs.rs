@@ -91,10 +91,9 @@ fn load_modules() -> Result<(), InitramfsError> {
     let root = Path::new("/lib/modules").join(release);
     let loaded = modules::load(&root, modules::INITRAMFS)
         .map_err(|e| InitramfsError::Modules(format!("{}: {e}", root.display())))?;
-    match loaded.missing.first() {
-        // The root disk may do without some of them; whether it does is seen in a moment.
-        Some(e) => eprintln!("{e}"),
-        None => {}
+    // The root disk may do without some of them; whether it does is seen in a moment.
+    for e in &loaded.missing {
+        eprintln!("{e}");
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 //!
 //! One test function: the process has one reaper, and a test beside it that waits for a child of its own
 //! would steal from it or lose to it.
+#![expect(clippy::unwrap_used, reason = "helpers of a test count as ordinary functions")]
+
 use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use logtree::{Dn, Format, Limits, LogTree};
@@ -70,6 +71,7 @@ impl Mounted {
         for note in &self.notes {
             warn!(log, "{}", note);
         }
+        take_last_words(&logs, Path::new("/sys/fs/pstore"));
         self.phases.reach("logged");
         let layout = SpawnLayout {
             cgroups: Some(self.cgroups),
@@ -86,6 +88,30 @@ impl Mounted {
             data: self.data,
             run: self.run,
         })
+    }
+}
+
+/// Logs what the kernel kept of an earlier boot's end, then deletes it (rule B10).
+fn take_last_words(logs: &LogTree, pstore: &Path) {
+    let log = logs.logger(&Dn::from_static("init.pstore"));
+    let records = match fs::read_dir(pstore) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return,
+        Err(e) => return warn!(log, "cannot list the records of earlier boots: {}", e),
+        Ok(records) => records,
+    };
+    for path in records.flatten().map(|r| r.path()) {
+        match fs::read(&path) {
+            Ok(bytes) => {
+                let mut sink = logs.sink(&Dn::from_static("init.pstore"), Format::Raw);
+                sink.push(&bytes);
+                sink.finish();
+                if let Err(e) = fs::remove_file(&path) {
+                    warn!(log, "{} stays: {}", path.display(), e);
+                }
+            }
+            // Once a boot is enough: it is read again at the next one.
+            Err(e) => warn!(log, "cannot read {}: {}", path.display(), e),
+        }
     }
 }
 
@@ -205,4 +231,27 @@ pub(super) struct Shell {
     pub(super) phases: Phases,
     pub(super) boot_id: String,
     pub(super) run: localstorage::Run,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use logtree::Query;
+
+    #[test]
+    fn b10_last_words_of_an_earlier_boot_are_logged_and_deleted() {
+        let t = tempfile::tempdir().unwrap();
+        fs::write(t.path().join("dmesg-1"), "Panic#1\nKernel panic").unwrap();
+        // A folder cannot be read as a record: one warning, no loop.
+        fs::create_dir(t.path().join("odd")).unwrap();
+        let logs = LogTree::new(Limits::default());
+        take_last_words(&logs, t.path());
+        assert!(!t.path().join("dmesg-1").exists());
+        let batch = logs.read(Query::all(Dn::from_static("init.pstore"))).unwrap().next(10);
+        let mut lines: Vec<String> = batch.entries.iter().map(|e| e.message()).collect();
+        lines.sort();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(lines[..2], ["Kernel panic", "Panic#1"]);
+        take_last_words(&logs, &t.path().join("missing"));
+    }
 }

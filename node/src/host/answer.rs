@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// A word for programs.
     pub code: &'static str,
     /// A sentence for people.
@@ -14,13 +14,13 @@ pub struct Refusal {
 
 impl Refusal {
     /// Without a hint.
-    pub fn new(code: &'static str, message: impl Into<String>) -> Refusal {
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Refusal {
         Refusal { code, message: message.into(), hint: String::new() }
     }
 
     /// With a hint.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Refusal {
         self.hint = hint.into();
         self
     }
@@ -28,7 +28,7 @@ impl Refusal {
 
 /// The answer to one request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// Echo of the request's id; null if it had none.
     pub id: Value,
     /// What came of it.
@@ -37,12 +37,12 @@ pub struct Answer {
 
 impl Answer {
     /// A refusal of a request whose id is not known.
-    pub fn refused(refusal: Refusal) -> Answer {
+    pub(crate) fn refused(refusal: Refusal) -> Answer {
         Answer { id: Value::Null, result: Err(refusal) }
     }
 
     /// One line without its newline.
-    pub fn to_line(&self) -> String {
+    pub(crate) fn to_line(&self) -> String {
         let value = match &self.result {
             Ok(value) => json!({ "id": self.id, "ok": value }),
             Err(e) => json!({

@@ -25,7 +25,7 @@ const CHUNK: u64 = 1 << 20;
 type Answered = Result<Value, Refusal>;
 
 /// Serves one test operation.
-pub async fn operate(node: &Node, op: &str, a: &Arguments) -> Answered {
+pub(crate) async fn operate(node: &Node, op: &str, a: &Arguments) -> Answered {
     match op {
         "test.set_clock" => set_clock(number(a, "unix_ms")?),
         "test.kill" => kill(node, text(a, "dn")?),

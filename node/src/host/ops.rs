@@ -55,10 +55,10 @@ pub struct Node {
 }
 
 /// The arguments of a request.
-pub type Arguments = Map<String, Value>;
+pub(crate) type Arguments = Map<String, Value>;
 
 /// Serves one line.
-pub async fn handle(node: &Node, line: &str) -> Answer {
+pub(crate) async fn handle(node: &Node, line: &str) -> Answer {
     let mut arguments: Arguments = match serde_json::from_str(line) {
         Ok(arguments) => arguments,
         Err(e) => {
@@ -95,7 +95,7 @@ async fn operate(node: &Node, op: &str, arguments: &Arguments) -> Result<Value, 
 }
 
 /// The refusal of an operation that does not exist.
-pub fn unknown(op: &str) -> Refusal {
+pub(crate) fn unknown(op: &str) -> Refusal {
     let hint = nearest(op, OPS).map(|n| format!("the nearest known one is {n}"));
     Refusal::new("unknown_op", format!("no operation {op:?}")).hint(hint.unwrap_or_default())
 }

@@ -31,7 +31,7 @@ const CLOSE: u64 = 1;
 ///
 /// # Errors
 /// The list of ports cannot be read.
-pub fn find(name: &str) -> io::Result<Option<PathBuf>> {
+pub(crate) fn find(name: &str) -> io::Result<Option<PathBuf>> {
     let class = Path::new("/sys/class/virtio-ports");
     let entries = match fs::read_dir(class) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -48,18 +48,18 @@ pub fn find(name: &str) -> io::Result<Option<PathBuf>> {
 }
 
 /// The open port.
-pub struct Port {
+pub(crate) struct Port {
     device: File,
     epoll: OwnedFd,
     input: Vec<u8>,
 }
 
 /// Ends [`Port::run`].
-pub struct Closer(OwnedFd);
+pub(crate) struct Closer(OwnedFd);
 
 impl Closer {
     /// Wakes the job; it ends soon after.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         // The counter of an eventfd takes one always.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
@@ -70,7 +70,7 @@ impl Port {
     ///
     /// # Errors
     /// It is in use, or the kernel gives no descriptors.
-    pub fn open(path: &Path) -> io::Result<(Port, Closer)> {
+    pub(crate) fn open(path: &Path) -> io::Result<(Port, Closer)> {
         let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
         let device = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
         let close = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -85,7 +85,7 @@ impl Port {
     ///
     /// # Errors
     /// The port fails.
-    pub fn run(mut self, requests: &mpsc::Sender<Request>) -> io::Result<()> {
+    pub(crate) fn run(mut self, requests: &mpsc::Sender<Request>) -> io::Result<()> {
         loop {
             while let Some(line) = self.line()? {
                 let Some(answer) = ask(requests, line) else { return Ok(()) };

@@ -124,4 +124,4 @@ impl Reaper {
 }
 
 /// Tells how a child ended, once it has.
-pub type ExitWatch = watch::Receiver<Option<Exit>>;
+pub(crate) type ExitWatch = watch::Receiver<Option<Exit>>;

@@ -170,7 +170,7 @@ fn volume_view(v: VolumeSummary) -> VolumeView {
 fn owner(note: &str) -> (Option<String>, Option<String>) {
     let note: serde_json::Value = serde_json::from_str(note).unwrap_or_default();
     let text = |pointer: &str| note.pointer(pointer).and_then(|t| t.as_str()).map(str::to_owned);
-    let claim = text("/claim/namespace").zip(text("/claim/name"));
+    let claim = text("/namespace").zip(text("/name"));
     (claim.map(|(namespace, name)| format!("{namespace}/{name}")), text("/pv"))
 }
 
@@ -188,6 +188,7 @@ fn node_view(
     view.boot_id.clone_from(&m.boot_id);
     view.booted = booted;
     view.addresses = vec![m.parameters.network.address.to_string()];
+    view.shutdown = shutdown(shared);
     view.orphans_reaped = m.spawner.reaper().orphans();
     view.phases = m
         .phases
@@ -209,6 +210,14 @@ fn node_view(
     }
     view.conditions = cluster.conditions.into_iter().map(node_condition).collect();
     view
+}
+
+/// The stage of an orderly shutdown that is going on.
+fn shutdown(shared: &Shared) -> Option<String> {
+    let slot = shared.machine.supervisor.borrow();
+    let snapshot = slot.as_ref()?.view().borrow().clone();
+    let stage = snapshot.shutdown_stage.map_or_else(String::new, |s| format!(", stage {s}"));
+    snapshot.shutting_down.then(|| format!("the node goes down{stage}"))
 }
 
 fn node_condition(c: kubernetes::NodeCondition) -> NodeCondition {
@@ -239,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_claim_of_a_volume_is_read_from_the_provisioners_note() {
-        let note = r#"{"v":1,"claim":{"namespace":"ns","name":"c","uid":"u"},"pv":"pvc-u"}"#;
+        let note = r#"{"v":1,"namespace":"ns","name":"c","uid":"u","pv":"pvc-u"}"#;
         assert_eq!(owner(note), (Some("ns/c".to_owned()), Some("pvc-u".to_owned())));
         assert_eq!(owner(""), (None, None));
         assert_eq!(owner("[1]"), (None, None));

@@ -9,7 +9,7 @@ use crate::mounts::Mounted;
 use crate::params::EndAction;
 
 /// Two requests closer than this are one: a key that bounces, a sender that repeats itself.
-pub const REPEAT_WINDOW: Duration = Duration::from_secs(1);
+pub(crate) const REPEAT_WINDOW: Duration = Duration::from_secs(1);
 
 /// Rounds of unmounting; what is busy in the first may be free in the next.
 pub const UNMOUNT_ROUNDS: usize = 3;

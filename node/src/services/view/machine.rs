@@ -12,13 +12,13 @@ use crate::mounts;
 const SIZED: &[&str] = &["xfs", "erofs", "tmpfs", "vfat"];
 
 /// Looks at the machine again and again; what cannot change is kept.
-pub struct Machine {
+pub(crate) struct Machine {
     kernel: String,
     data_device: PathBuf,
 }
 
 impl Machine {
-    pub fn new(machine: &crate::root::Machine) -> Machine {
+    pub(crate) fn new(machine: &crate::root::Machine) -> Machine {
         Machine {
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             data_device: machine.data_device.clone(),
@@ -26,7 +26,7 @@ impl Machine {
     }
 
     /// Everything read now.
-    pub fn look(&mut self) -> NodeView {
+    pub(crate) fn look(&mut self) -> NodeView {
         NodeView {
             kernel: self.kernel.clone(),
             mounts: self.mounts(),
