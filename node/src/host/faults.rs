@@ -160,7 +160,7 @@ async fn inventory(engine: &VolumeEngine) -> Value {
 }
 
 fn id(a: &Arguments) -> Result<VolumeId, Refusal> {
-    VolumeId::parse(text(a, "id")?).map_err(|e| bad(e.to_string()))
+    VolumeId::parse(text(a, "volume")?).map_err(|e| bad(e.to_string()))
 }
 
 fn done<E: std::error::Error + 'static>(result: Result<(), E>) -> Answered {
