@@ -580,7 +580,7 @@ async fn s11_an_injected_panic_kills_the_runnable_which_is_restarted_and_serves(
     w.server.put(&claim("b", "1Gi"));
     w.until_served("pvc-b").await;
     let view = tree.view().borrow().clone();
-    let deaths: u64 = view.nodes.iter().map(|n| u64::from(n.deaths)).sum();
+    let deaths: u64 = view.nodes.iter().map(|n| n.deaths).sum();
     assert_eq!(deaths, 1, "{view:?}");
     assert!(tree.shutdown().await.stuck.is_empty());
 }

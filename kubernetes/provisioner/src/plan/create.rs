@@ -110,18 +110,7 @@ pub fn create(i: &CreateInput<'_>) -> Result<CreatePlan, Failure> {
     })?;
     check_mode(i.claim, facts)?;
     check_source(i.claim, spec, facts)?;
-    if spec.selector.is_some() {
-        return Err(Failure::infeasible(
-            "claim Selector is not supported; create the claim anew without spec.selector, or bind it to an existing volume by spec.volumeName",
-        ));
-    }
-    if spec.volume_attributes_class_name.as_deref().is_some_and(|n| !n.is_empty()) && !facts.modify
-    {
-        return Err(Failure::infeasible(format!(
-            "{} does not support VolumeAttributesClass; create the claim anew without spec.volumeAttributesClassName",
-            facts.driver
-        )));
-    }
+    check_extras(spec, facts)?;
     if facts.name_prefix.is_empty() {
         return Err(Failure::finished("volume name prefix cannot be of length 0"));
     }
@@ -222,6 +211,23 @@ fn check_source(
         )),
         _ => Err(Failure::ignored("Assuming an external populator will provision the volume")),
     }
+}
+
+/// P8, P17, V2: what only other drivers can.
+fn check_extras(spec: &PersistentVolumeClaimSpec, facts: &Facts) -> Result<(), Failure> {
+    if spec.selector.is_some() {
+        return Err(Failure::infeasible(
+            "claim Selector is not supported; create the claim anew without spec.selector, or bind it to an existing volume by spec.volumeName",
+        ));
+    }
+    if spec.volume_attributes_class_name.as_deref().is_some_and(|n| !n.is_empty()) && !facts.modify
+    {
+        return Err(Failure::infeasible(format!(
+            "{} does not support VolumeAttributesClass; create the claim anew without spec.volumeAttributesClassName",
+            facts.driver
+        )));
+    }
+    Ok(())
 }
 
 /// P10, P16, V2: what the driver gets of the class's parameters, and the file system.
