@@ -19,10 +19,10 @@ use crate::vm::{DataDisk, Ending, Vm};
 const MEMORY_MIB: u64 = 1024;
 
 /// Time from power-on to healthy storage, on a busy machine under emulation.
-const READY_DEADLINE: Duration = Duration::from_secs(120);
+const READY_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Time for an orderly way down without Kubernetes.
-const DOWN_DEADLINE: Duration = Duration::from_secs(60);
+const DOWN_DEADLINE: Duration = Duration::from_secs(130);
 
 /// A node that runs storage only.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl StorageNode {
     /// # Errors
     /// The engine refuses.
     pub fn delete(&mut self, id: &str) -> Result<Value, ChannelError> {
-        self.engine("delete", json!({ "id": id }))
+        self.engine("delete", json!({ "volume": id }))
     }
 
     /// Objects the engine knows.

@@ -8,8 +8,8 @@ use e2e::{DataDisk, Ending, RunDir, StorageNode, Vm};
 use serde_json::json;
 
 const DISK: u64 = 1 << 30;
-const BOOT: Duration = Duration::from_secs(120);
-const DOWN: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(300);
+const DOWN: Duration = Duration::from_secs(130);
 
 /// Starts a guest with one more parameter.
 fn start(disk: &DataDisk, parameter: &str) -> Result<Vm> {

@@ -40,9 +40,11 @@ fn quota_4_2_a_volume_takes_exactly_its_limit_and_then_says_no_space() -> Result
 fn quota_4_1_a_request_of_a_thousand_bytes_is_usable() -> Result<()> {
     let disk = DataDisk::new(DISK)?;
     let mut node = StorageNode::boot(&disk)?;
-    let id = id_of(&node.create("small", 1000)?);
-    let filled = node.fill(&format!("{}/fill", path(&id)), 512)?;
-    assert_eq!((filled.written, filled.errno), (64 << 10, ENOSPC));
+    let volume = node.create("small", 1000)?;
+    let limit = volume["limit_bytes"].as_u64().context("no limit")?;
+    assert_eq!(volume["capacity_bytes"], 1000, "what was asked for is what is reported");
+    let filled = node.fill(&format!("{}/fill", path(&id_of(&volume))), 512)?;
+    assert_eq!((filled.written, filled.errno), (limit, ENOSPC));
     node.power_off()
 }
 
@@ -105,7 +107,7 @@ fn identity_3_5_handles_outside_of_the_grammar_touch_nothing() -> Result<()> {
     for handle in ["../keep", "..", ".", "", "/", "a/b", "pvc-1\n", ".engine", &"x".repeat(129)] {
         let deleted = node.delete(handle);
         assert!(matches!(deleted, Err(ChannelError::Refused { .. })), "{handle:?}: {deleted:?}");
-        let target = json!({ "id": handle, "target": "/ephemeral/t" });
+        let target = json!({ "volume": handle, "target": "/ephemeral/t" });
         let published = node.engine("publish", target);
         assert!(matches!(published, Err(ChannelError::Refused { .. })), "{handle:?}");
     }
@@ -121,8 +123,8 @@ fn publish_is_idempotent_read_only_is_honoured_and_unpublish_removes_the_target(
     let id = id_of(&node.create("published", 4 * MIB)?);
     let (writable, locked) = ("/ephemeral/pods/a/mount", "/ephemeral/pods/b/mount");
     for _ in 0..2 {
-        node.engine("publish", json!({ "id": id, "target": writable }))?;
-        node.engine("publish", json!({ "id": id, "target": locked, "read_only": true }))?;
+        node.engine("publish", json!({ "volume": id, "target": writable }))?;
+        node.engine("publish", json!({ "volume": id, "target": locked, "read_only": true }))?;
     }
     let write = |node: &mut StorageNode, target: &str| {
         node.channel.call("test.write", json!({ "path": format!("{target}/x"), "text": "data" }))
@@ -140,7 +142,7 @@ fn publish_is_idempotent_read_only_is_honoured_and_unpublish_removes_the_target(
     assert_eq!(filled.errno, ENOSPC, "the quota is not in force behind the mount");
     for _ in 0..2 {
         for target in [writable, locked] {
-            node.engine("unpublish", json!({ "id": id, "target": target }))?;
+            node.engine("unpublish", json!({ "volume": id, "target": target }))?;
         }
     }
     assert!(node.list("/ephemeral/pods/a")?.is_empty());
