@@ -31,6 +31,18 @@ struct World {
     obeys: bool,
 }
 
+impl World {
+    /// The first end counts.
+    fn end(&self, raw: i32) {
+        let Some(exit) = &self.exit else { return };
+        exit.send_if_modified(|now| {
+            let first = now.is_none();
+            now.get_or_insert(raw);
+            first
+        });
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 struct Fake(Arc<Mutex<World>>);
 
@@ -39,9 +51,7 @@ impl Fake {
         let mut world = self.0.lock();
         world.out = None;
         world.err = None;
-        if let Some(exit) = &world.exit {
-            exit.send_replace(Some(raw));
-        }
+        world.end(raw);
     }
 }
 
@@ -103,7 +113,7 @@ impl Child for FakeChild {
         if world.obeys {
             world.out = None;
             world.err = None;
-            world.exit.as_ref().unwrap().send_replace(Some(signal));
+            world.end(signal);
         }
         Ok(())
     }
@@ -113,11 +123,7 @@ impl Child for FakeChild {
         world.kills += 1;
         world.out = None;
         world.err = None;
-        world.exit.as_ref().unwrap().send_if_modified(|raw| {
-            let first = raw.is_none();
-            raw.get_or_insert(9);
-            first
-        });
+        world.end(9);
         Ok(())
     }
 

@@ -24,6 +24,9 @@ thread_local! {
 
 /// Libraries that say too much at Info.
 const NOISY: [&str; 5] = ["h2", "hyper", "tower", "rustls", "tonic"];
+/// Records that repeat an error which the caller gets too, and judges better: a readiness probe of a
+/// server that is starting fails ten times without anything being wrong. Kept at Debug.
+const REPEATED: [&str; 1] = ["kube_client::client::builder"];
 /// Where records of libraries go that belong to nobody.
 pub(crate) const ROOT: &str = "libs";
 /// Target of the spans that carry a DN.
@@ -82,8 +85,11 @@ struct LibraryLayer {
     tree: LogTree,
 }
 
-fn level_of(level: &tracing::Level) -> Level {
-    match *level {
+fn level_of(metadata: &Metadata<'_>) -> Level {
+    if REPEATED.contains(&metadata.target()) && *metadata.level() < tracing::Level::DEBUG {
+        return Level::Debug;
+    }
+    match *metadata.level() {
         tracing::Level::ERROR => Level::Error,
         tracing::Level::WARN => Level::Warning,
         tracing::Level::INFO => Level::Info,
@@ -122,7 +128,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LibraryLayer {
         if of_log || self.tree.has_library_rules() {
             return Interest::sometimes();
         }
-        let level = level_of(metadata.level());
+        let level = level_of(metadata);
         let kept = metadata.target() == SPAN_TARGET || self.keeps(level, metadata.target());
         if kept { Interest::always() } else { Interest::never() }
     }
@@ -136,7 +142,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LibraryLayer {
         metadata.target() == SPAN_TARGET
             // Events of `log` come under one target; the real one is known only in `on_event`.
             || metadata.target() == "log"
-            || self.keeps(level_of(metadata.level()), metadata.target())
+            || self.keeps(level_of(metadata), metadata.target())
     }
 
     fn on_new_span(&self, attrs: &Attributes<'_>, id: &Id, ctx: Context<'_, S>) {
@@ -150,7 +156,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LibraryLayer {
     fn on_event(&self, event: &Event<'_>, ctx: Context<'_, S>) {
         let normal = event.normalized_metadata();
         let meta = normal.as_ref().unwrap_or_else(|| event.metadata());
-        let level = level_of(meta.level());
+        let level = level_of(meta);
         if normal.is_some() && !self.keeps(level, meta.target()) {
             return;
         }
@@ -247,11 +253,13 @@ mod tests {
             tracing::info!(target: "hyper::proto", "too loud");
             tracing::warn!(target: "hyper::proto", "needed");
             tracing::debug!(target: "kube::client", "too detailed");
+            tracing::error!(target: "kube_client::client::builder", "its caller got it too");
         });
         assert_eq!(messages(&tree, "root.a"), ["in poll"]);
         assert_eq!(messages(&tree, "root.b"), ["in span"]);
         assert_eq!(messages(&tree, "libs.kube"), ["alone"]);
         assert_eq!(messages(&tree, "libs.hyper"), ["needed"]);
+        assert!(messages(&tree, "libs.kube_client").is_empty());
     }
 
     #[test]
