@@ -8,6 +8,9 @@ use volumes::{
     VolumeEngine, VolumeKind,
 };
 
+/// The harness calls its root so.
+const DN: &str = "root.storage";
+
 fn request(n: u64) -> CreateVolume {
     CreateVolume {
         name: format!("pvc-{n}"),
@@ -21,13 +24,15 @@ fn request(n: u64) -> CreateVolume {
 
 async fn served(h: &Harness, starts: u64) {
     let mut view = h.supervisor.view();
-    view.wait_for(|s| {
+    let there = view.wait_for(|s| {
         s.nodes
             .iter()
-            .any(|n| n.dn.as_str() == "storage" && n.starts >= starts && n.state == State::Healthy)
-    })
-    .await
-    .expect("the tree lives");
+            .any(|n| n.dn.as_str() == DN && n.starts >= starts && n.state == State::Healthy)
+    });
+    // Only a bound on a failure: the panic shows the tree's log.
+    let limit = std::time::Duration::from_secs(20);
+    let reached = tokio::time::timeout(limit, there).await;
+    reached.expect("served in time").expect("the tree lives");
 }
 
 #[tokio::test]
@@ -41,10 +46,10 @@ async fn x5_the_engine_serves_again_after_each_of_three_restarts() {
     let h = Harness::start(vec![runnable.service(Name::from_static("storage"))]);
     for n in 0..4 {
         served(&h, n + 1).await;
-        engine.create(request(n)).await.expect("create");
+        engine.create(request(n)).await.unwrap_or_else(|e| panic!("create {n}: {e}"));
         assert_eq!(engine.inventory().await.len() as u64, n + 1);
         if n < 3 {
-            h.supervisor.restart(&Dn::from_static("storage")).await.expect("restart");
+            h.supervisor.restart(&Dn::from_static(DN)).await.expect("restart");
         }
     }
     h.end().await;
