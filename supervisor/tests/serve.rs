@@ -32,12 +32,12 @@ fn echo(path: std::path::PathBuf) -> Service {
     })
 }
 
-async fn ask(path: &std::path::Path) -> u8 {
-    let mut stream = UnixStream::connect(path).await.unwrap();
-    stream.write_all(b"x").await.unwrap();
+async fn ask(path: &std::path::Path) -> io::Result<u8> {
+    let mut stream = UnixStream::connect(path).await?;
+    stream.write_all(b"x").await?;
     let mut byte = [0];
-    stream.read_exact(&mut byte).await.unwrap();
-    byte[0]
+    stream.read_exact(&mut byte).await?;
+    Ok(byte[0])
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,7 +49,7 @@ async fn x5_x6_a_served_socket_is_there_again_after_each_restart() {
     let tree = Harness::start(vec![echo(path.clone())]);
     for _ in 0..3 {
         tree.reached("root.echo", State::Healthy).await;
-        assert_eq!(ask(&path).await, b'x');
+        assert_eq!(ask(&path).await.unwrap(), b'x');
         tree.supervisor.restart(&Dn::from_static("root.echo")).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
