@@ -124,6 +124,10 @@ impl VmConfig {
 /// The kernel's command line.
 fn command_line(config: &VmConfig) -> String {
     let mut words = vec!["console=ttyS0", "panic=10", "quiet"];
+    if config.accelerator == Accelerator::Tcg {
+        // A translated processor does not speculate; working around that costs.
+        words.push("mitigations=off");
+    }
     words.extend(config.parameters.iter().map(String::as_str));
     words.join(" ")
 }
@@ -238,6 +242,9 @@ mod tests {
     #[test]
     fn parameters_follow_the_console_on_the_command_line() {
         let config = config().parameter("hamlet.run=storage");
-        assert_eq!(command_line(&config), "console=ttyS0 panic=10 quiet hamlet.run=storage");
+        assert_eq!(
+            command_line(&config),
+            "console=ttyS0 panic=10 quiet mitigations=off hamlet.run=storage"
+        );
     }
 }
