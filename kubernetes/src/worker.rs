@@ -80,8 +80,11 @@ fn kubelet_service(table: &Table) -> Service {
         let kubeconfig = this.pki.service_kubeconfig(Leaf::Kubelet, &server);
         Ok(specs::kubelet(&this.worker(), &certificates, kubeconfig, files))
     };
+    // Without an API server to register with it tries ten times a second, and takes the processor
+    // from the very servers it waits for.
+    let after = [&table.gates.containerd, &table.gates.images, &table.gates.apiserver];
     table
-        .child(&[&table.gates.containerd, &table.gates.images], None, spec)
+        .child(&after, None, spec)
         .service(Name::from_static("kubelet"), child_policy(KUBELET_STAGE, GRACE))
 }
 
