@@ -71,7 +71,12 @@ pub struct CsiConfig {
 
 impl CsiConfig {
     /// Defaults for a node of this name whose kubelet has this root directory
-    /// (`/var/lib/kubelet`); the paths are those the kubelet looks at (rule 12.7).
+    /// (`/var/lib/kubelet`); the paths are below those the kubelet looks at (rule 12.7).
+    ///
+    /// The last part of each path carries an `@`. A client built on grpc-go that dials by path, as
+    /// the kubelet does, sends the percent-encoded path as `:authority`; the `http` crate takes
+    /// percent signs only in front of an `@` (user information) and would end the stream with
+    /// PROTOCOL_ERROR otherwise.
     pub fn new(node_name: &str, kubelet_root: &Path) -> CsiConfig {
         CsiConfig {
             driver_name: DRIVER_NAME.to_owned(),
@@ -81,10 +86,10 @@ impl CsiConfig {
             topology_value: node_name.to_owned(),
             max_volumes_per_node: 0,
             health_api: HealthApi::default(),
-            socket: kubelet_root.join("plugins").join(DRIVER_NAME).join("csi.sock"),
+            socket: kubelet_root.join("plugins").join(DRIVER_NAME).join("csi@node.sock"),
             registration_socket: kubelet_root
                 .join("plugins_registry")
-                .join(format!("{DRIVER_NAME}-reg.sock")),
+                .join(format!("{DRIVER_NAME}@reg.sock")),
             peer_uid: 0,
             metrics: CsiMetrics::default(),
         }
@@ -100,11 +105,33 @@ mod tests {
         let config = CsiConfig::new("hamlet-0", Path::new("/var/lib/kubelet"));
         assert_eq!(
             config.socket,
-            Path::new("/var/lib/kubelet/plugins/com.nexantic.smalltown.vfs/csi.sock")
+            Path::new("/var/lib/kubelet/plugins/com.nexantic.smalltown.vfs/csi@node.sock")
         );
         assert_eq!(
             config.registration_socket,
-            Path::new("/var/lib/kubelet/plugins_registry/com.nexantic.smalltown.vfs-reg.sock")
+            Path::new("/var/lib/kubelet/plugins_registry/com.nexantic.smalltown.vfs@reg.sock")
         );
+    }
+    /// As grpc-go does for a target without scheme: everything but letters, digits and what RFC
+    /// 3986 allows in an authority becomes a percent escape.
+    fn authority_of_grpc_go(target: &str) -> String {
+        let kept = |c: char| c.is_ascii_alphanumeric() || "-_.~!$&'()*+,;=:[]@".contains(c);
+        let escape = |c: char| match kept(c) {
+            true => c.to_string(),
+            false => format!("%{:02X}", u32::from(c)),
+        };
+        target.chars().map(escape).collect()
+    }
+
+    #[test]
+    fn c12_7_the_authority_the_kubelet_makes_of_each_path_is_one_our_server_accepts() {
+        use tonic::codegen::http::uri::Authority;
+        let config = CsiConfig::new("hamlet-0", Path::new("/var/lib/kubelet"));
+        for path in [&config.socket, &config.registration_socket] {
+            let sent = authority_of_grpc_go(path.to_str().unwrap());
+            assert!(sent.parse::<Authority>().is_ok(), "{sent}");
+        }
+        let usual = authority_of_grpc_go("/var/lib/kubelet/plugins/x/csi.sock");
+        assert!(usual.parse::<Authority>().is_err(), "the @ is no longer needed");
     }
 }
