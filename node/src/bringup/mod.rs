@@ -4,18 +4,18 @@
 //! keeps what is already there; errors are collected within a step and end in one [`BringupFailed`] that
 //! names them all; whatever happens, the way down runs with what stands by then.
 //! Must not know: Kubernetes (see `root`).
+mod grown;
 mod kernel;
 mod logged;
 mod mounted;
-mod tree;
 
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use grown::Tree;
 pub use kernel::Kernel;
 pub use logged::Logged;
 pub use mounted::Mounted;
-pub use tree::Tree;
 
 use crate::params::EndAction;
 use crate::shutdown::{EndQueue, EndRequest, FatalEnd, Standing, go_down};

@@ -33,10 +33,18 @@ fn check(root: &Path) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     let mut files = Vec::new();
     rust_files(root, root, &mut files)?;
+    let mut texts = Vec::new();
     for file in files {
-        let text =
-            fs::read_to_string(root.join(&file)).with_context(|| format!("reading {file}"))?;
-        findings.extend(sources::check(&file, &text));
+        let text = fs::read_to_string(root.join(&file));
+        texts.push((file.clone(), text.with_context(|| format!("reading {file}"))?));
+    }
+    let tests: Vec<String> =
+        texts.iter().flat_map(|(file, text)| sources::test_modules(file, text)).collect();
+    for (file, text) in &texts {
+        let is_test = tests.iter().any(|test| {
+            file.strip_suffix(".rs") == Some(test) || file.starts_with(&format!("{test}/"))
+        });
+        findings.extend(sources::check(file, text, is_test));
     }
     let metadata = image::run(
         Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
