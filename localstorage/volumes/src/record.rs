@@ -45,7 +45,11 @@ pub(crate) struct Size {
 }
 
 /// Smallest byte limit: with less not even `creat` succeeds on XFS (rule 4.1).
-const MIN_LIMIT: u64 = 64 << 10;
+///
+/// The kernel reserves the worst case of a `creat` against the quota: an inode chunk with its index
+/// blocks and a directory split at full depth, 47 blocks of 4 KiB on a small file system and 61 on one
+/// with large extent counts (`XFS_CREATE_SPACE_RES`, fs/xfs/libxfs/xfs_trans_space.h). 64 KiB fails.
+const MIN_LIMIT: u64 = 512 << 10;
 
 impl Size {
     /// The limits for a request of `capacity`; `None` if rounding overflows.
@@ -292,8 +296,8 @@ pub(crate) mod tests {
     #[test]
     fn s4_1_limits_are_rounded_up_and_never_useless() {
         let of = |n| Size::of(n, 4096, InodePolicy::Origin);
-        assert_eq!(of(1000).map(|s| (s.capacity.0, s.limit.0)), Some((1000, 65_536)));
-        assert_eq!(of(65_537).map(|s| s.limit.0), Some(69_632));
+        assert_eq!(of(1000).map(|s| (s.capacity.0, s.limit.0)), Some((1000, 524_288)));
+        assert_eq!(of(524_289).map(|s| s.limit.0), Some(528_384));
         assert_eq!(of(1 << 30).map(|s| s.limit.0), Some(1 << 30));
         assert_eq!(of(i64::MAX as u64), None);
         assert_eq!(of(u64::MAX), None);
