@@ -284,7 +284,7 @@ fn w6_the_dashboard_wants_its_token_and_then_shows_the_tree() -> Result<()> {
     for words in ["kubernetes", "apiserver", "storage"] {
         ensure!(page.contains(words), "no {words} on the page");
     }
-    let health = http(port, "/healthz", None)?;
+    let health = http(port, "/readyz", None)?;
     ensure!(health.starts_with("HTTP/1.1 200"), "{health}");
     let metrics = dashboard(&mut cluster, "/metrics")?;
     ensure!(metrics.contains("hamlet_supervisor_dn_state") && metrics.contains("# EOF"));
