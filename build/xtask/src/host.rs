@@ -41,7 +41,10 @@ const BUILD: &[Need] = &[
 ];
 
 /// For the dashboard's tests in a real browser.
-const TEST: &[Need] = &[need("chromium", &["/usr/bin/chromium"])];
+const TEST: &[Need] = &[need("chromium", &[BROWSER])];
+
+/// The browser of the dashboard's tests.
+pub(crate) const BROWSER: &str = "/usr/bin/chromium";
 
 /// Which needs of a command apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
