@@ -6,13 +6,11 @@
 //! It must not know: how objects are applied.
 
 use k8s_openapi::{
-    api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
+    api::rbac::v1::{ClusterRole, PolicyRule},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-/// The user of the client certificate.
-pub const USER: &str = "system:hamlet:provisioner";
-/// Name of the role and of its binding.
+/// Name of the role; whoever applies it binds it to the users of the nodes.
 pub const ROLE: &str = "system:hamlet:provisioner";
 
 /// One right and why it is needed.
@@ -77,24 +75,6 @@ pub fn cluster_role() -> ClusterRole {
     }
 }
 
-/// Its binding to [`USER`].
-pub fn cluster_role_binding() -> ClusterRoleBinding {
-    ClusterRoleBinding {
-        metadata: ObjectMeta { name: Some(ROLE.into()), ..ObjectMeta::default() },
-        role_ref: RoleRef {
-            api_group: Some("rbac.authorization.k8s.io".into()),
-            kind: "ClusterRole".into(),
-            name: ROLE.into(),
-        },
-        subjects: Some(vec![Subject {
-            api_group: Some("rbac.authorization.k8s.io".into()),
-            kind: "User".into(),
-            name: USER.into(),
-            namespace: None,
-        }]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +88,6 @@ mod tests {
             assert!(right.reason.len() > 20, "{}", right.resource);
         }
         assert_eq!(cluster_role().rules.unwrap().len(), RIGHTS.len());
-        assert_eq!(cluster_role_binding().role_ref.name, cluster_role().metadata.name.unwrap());
+        assert_eq!(cluster_role().metadata.name.as_deref(), Some(ROLE));
     }
 }

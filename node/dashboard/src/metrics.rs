@@ -12,7 +12,8 @@ use logtree::{Level, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeMetric, MetricEncoder, NoLabelSet,
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
+    NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -80,27 +81,10 @@ impl Families<'_> {
     }
 
     /// A family of counters; writes nothing where there is no sample.
-    fn counters<'l>(
+    fn counters<'l, N: EncodeCounterValue>(
         &mut self,
         about: (&str, &str),
-        samples: impl IntoIterator<Item = (Labels<'l>, u64)>,
-    ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let mut family = self.open(about, MetricType::Counter)?;
-        for (labels, value) in samples {
-            ConstCounter::new(value).encode(family.encode_family(&labels.as_slice())?)?;
-        }
-        Ok(())
-    }
-
-    /// A family of counters of seconds or other fractions.
-    fn counters_f64<'l>(
-        &mut self,
-        about: (&str, &str),
-        samples: impl IntoIterator<Item = (Labels<'l>, f64)>,
+        samples: impl IntoIterator<Item = (Labels<'l>, N)>,
     ) -> fmt::Result {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_none() {
@@ -225,7 +209,7 @@ impl AtScrape {
             ("child_up", "1 while the child process of a Runnable runs"),
             children().map(|(n, c)| (dn(n), i64::from(c.pid > 0))),
         )?;
-        out.counters_f64(
+        out.counters(
             ("child_cpu_seconds", "CPU time of a child's cgroup"),
             children().map(|(n, c)| (dn(n), c.cpu_ns as f64 / 1e9)),
         )?;
