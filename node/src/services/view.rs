@@ -2,6 +2,7 @@
 //!
 //! Owner of the two watch values `NodeView` and `VolumesView`. Invariants: reads only; nothing it cannot
 //! learn stops it. Must not know: how anything is shown.
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,10 +124,30 @@ fn phases(shared: &Shared, sources: &Sources) {
 async fn volumes_view(shared: &Shared) -> VolumesView {
     let capacity = *shared.engine.capacity().borrow();
     let summaries = shared.engine.summaries().await;
+    let kubelet = &shared.machine.data.kubelet;
+    let bind = Bind { backing: kubelet.backing.full_path(), shown: kubelet.dir.full_path() };
     VolumesView {
         capacity: capacity_view(capacity),
-        volumes: summaries.into_iter().map(volume_view).collect(),
+        volumes: summaries.into_iter().map(|v| volume_view(v, &bind)).collect(),
     }
+}
+
+/// One directory that can be seen at two places.
+struct Bind<'a> {
+    backing: &'a Path,
+    shown: &'a Path,
+}
+
+/// The mount table lists what is mounted below a shared bind once at each of its two places; people mounted
+/// it once, at the place that programs know.
+fn folded(targets: &[PathBuf], bind: &Bind<'_>) -> Vec<String> {
+    let twin = |target: &PathBuf| {
+        let rest = target.strip_prefix(bind.backing).ok()?;
+        let twin = bind.shown.join(rest);
+        (twin != *target).then_some(twin)
+    };
+    let once = targets.iter().filter(|t| !twin(t).is_some_and(|twin| targets.contains(&twin)));
+    once.map(|t| t.display().to_string()).collect()
 }
 
 fn capacity_view(c: CapacityView) -> Capacity {
@@ -139,7 +160,7 @@ fn capacity_view(c: CapacityView) -> Capacity {
     }
 }
 
-fn volume_view(v: VolumeSummary) -> VolumeView {
+fn volume_view(v: VolumeSummary, bind: &Bind<'_>) -> VolumeView {
     let limit = |n: u64| (n > 0).then_some(n);
     let (claim, pv) = owner(&v.owner);
     VolumeView {
@@ -160,7 +181,7 @@ fn volume_view(v: VolumeSummary) -> VolumeView {
             .into_iter()
             .map(|c| VolumeCondition { kind: format!("{:?}", c.kind), message: c.message })
             .collect(),
-        published: v.targets.iter().map(|t| t.display().to_string()).collect(),
+        published: folded(&v.targets, bind),
         created: None,
     }
 }
@@ -245,6 +266,25 @@ fn boot_outcome(boot: &BootRecord) -> BootOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn w2_what_is_seen_at_both_ends_of_a_bind_is_published_once() {
+        let bind = Bind {
+            backing: Path::new("/data/kubernetes/kubelet"),
+            shown: Path::new("/var/lib/kubelet"),
+        };
+        let shown =
+            |paths: &[&str]| folded(&paths.iter().map(PathBuf::from).collect::<Vec<_>>(), &bind);
+        let (backing, place) =
+            ("/data/kubernetes/kubelet/pods/u/mount", "/var/lib/kubelet/pods/u/mount");
+        assert_eq!(shown(&[backing, place]), [place]);
+        assert_eq!(shown(&[place, backing, "/mnt/x"]), [place, "/mnt/x"]);
+        // Seen at the backing place only: still published somewhere.
+        assert_eq!(shown(&[backing]), [backing]);
+        assert_eq!(shown(&["/data/kubernetes/kubelet2/x"]), ["/data/kubernetes/kubelet2/x"]);
+        let same = Bind { backing: Path::new("/k"), shown: Path::new("/k") };
+        assert_eq!(folded(&[PathBuf::from("/k/a")], &same), ["/k/a"]);
+    }
 
     #[test]
     fn the_claim_of_a_volume_is_read_from_the_provisioners_note() {

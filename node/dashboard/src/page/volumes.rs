@@ -151,7 +151,7 @@ fn row(volume: &VolumeView) -> Markup {
             }
             td.use role="cell" { (space(volume)) }
             td role="cell" { (files(volume)) }
-            td role="cell" { (published(volume)) }
+            td.places role="cell" { (published(volume)) }
         }
     }
 }
@@ -178,8 +178,16 @@ fn published(volume: &VolumeView) -> Markup {
     html! {
         @if volume.published.is_empty() { span.mu { "not in use" } }
         @for place in volume.published.iter().take(8) {
-            span.place { (clipped(place, 200)) }
+            span.place { (breakable(place)) }
         }
+    }
+}
+
+/// A path that may break after its slashes, so that it never widens a column.
+fn breakable(place: &str) -> Markup {
+    let shown = clipped(place, 200);
+    html! {
+        @for part in shown.split_inclusive('/') { (part) wbr; }
     }
 }
 

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -114,6 +115,13 @@ impl Browser {
     pub(crate) fn text(&mut self, selector: &str) -> String {
         let value = self.eval(&format!("document.querySelector('{selector}').textContent"));
         value.as_str().unwrap().to_owned()
+    }
+
+    /// The whole page as a picture (PNG).
+    pub(crate) fn picture(&mut self) -> Vec<u8> {
+        let whole = json!({ "format": "png", "captureBeyondViewport": true });
+        let answer = self.call("Page.captureScreenshot", whole);
+        BASE64_STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 
     /// The page as it is now, also where scripts are off.

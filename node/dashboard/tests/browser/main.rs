@@ -92,6 +92,15 @@ fn browser(site: &Site) -> Option<Browser> {
     Some(browser)
 }
 
+/// Where people want to look for themselves, `HAMLET_SCREENSHOTS` names a folder.
+fn keep_picture(browser: &mut Browser, path: &str, width: u32, dark: bool) {
+    let Ok(folder) = std::env::var("HAMLET_SCREENSHOTS") else { return };
+    let page: String = path.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
+    let theme = if dark { "dark" } else { "light" };
+    let file = format!("{folder}/{}-{width}-{theme}.png", page.trim_matches('_'));
+    std::fs::write(file, browser.picture()).unwrap();
+}
+
 #[test]
 fn w4_every_page_meets_aa_contrast_and_fits_320_px_in_both_themes() {
     let site = Site::start();
@@ -101,6 +110,7 @@ fn w4_every_page_meets_aa_contrast_and_fits_320_px_in_both_themes() {
                 for dark in [false, true] {
                     browser.show(View { width, dark, script: true });
                     browser.go(&site.url(path));
+                    keep_picture(&mut browser, path, width, dark);
                     let found = browser.eval(AUDIT);
                     let none = serde_json::json!([]);
                     assert_eq!(found, none, "{path} at {width} px, dark: {dark}");
