@@ -10,8 +10,9 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::driver::{Driver, Ground, Outputs, Request};
+use crate::meter::Meter;
 use crate::tree::Refusal;
-use crate::{Service, Snapshot, Verdict, panics};
+use crate::{Counters, Service, Snapshot, Verdict, panics};
 
 /// Requests that may wait for the driver; an adder waits for room, nobody else adds.
 const REQUESTS: usize = 256;
@@ -63,14 +64,14 @@ pub struct Fatal {
     pub panicked: bool,
 }
 
-/// A request for a restart that was refused.
+/// A request to restart or stop a node that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestartError {
     /// No such node.
     #[error("there is no node {0}")]
     Unknown(Dn),
-    /// Root is not restarted.
-    #[error("root cannot be restarted: reboot the node")]
+    /// Root is neither restarted nor stopped.
+    #[error("root cannot be restarted or stopped: reboot the node")]
     Root,
     /// Its parent is stopping or has ended.
     #[error("the parent of {0} is not running: restart that")]
@@ -98,6 +99,7 @@ struct Inner {
     logs: LogTree,
     shared: tokio::runtime::Handle,
     turned: Arc<AtomicU64>,
+    meter: Meter,
     /// Ours, if we made it.
     runtime: Option<tokio::runtime::Runtime>,
 }
@@ -148,11 +150,13 @@ impl Supervisor {
         let (fatal_tx, fatal) = watch::channel(None);
         let (quiet_tx, quiet) = watch::channel(None);
         let turned = Arc::new(AtomicU64::new(monotonic_ms()));
+        let meter = Meter::default();
         let outputs = Outputs {
             view: view_tx,
             fatal: fatal_tx.clone(),
             quiet: quiet_tx,
             turned: turned.clone(),
+            meter: meter.clone(),
         };
         let ground = Ground { shared: shared.clone(), single: config.on_current_runtime };
         let (logs, seed) = (config.logs.clone(), config.seed);
@@ -173,7 +177,7 @@ impl Supervisor {
             driver_thread(body, root_dn, fatal_tx)?;
         }
         let logs = config.logs;
-        let inner = Inner { requests, view, fatal, quiet, logs, shared, turned, runtime };
+        let inner = Inner { requests, view, fatal, quiet, logs, shared, turned, meter, runtime };
         Ok(Supervisor { inner: Arc::new(inner) })
     }
 
@@ -221,10 +225,31 @@ impl Supervisor {
         }
     }
 
-    /// Restarts the unit of a node, without backoff.
+    /// Counters for metrics: a copy, at the price of one short lock.
+    pub fn counters(&self) -> Counters {
+        let view = self.inner.view.borrow().clone();
+        self.inner.meter.read(&view)
+    }
+
+    /// Restarts the unit of a node, without backoff; returns when that has begun.
     pub async fn restart(&self, dn: &Dn) -> Result<(), RestartError> {
         let (reply, answer) = oneshot::channel();
-        let request = Request::Restart { dn: dn.clone(), reply };
+        self.ask(dn, Request::Restart { dn: dn.clone(), reply }, answer).await
+    }
+
+    /// Stops a node and what is below it until it, its unit or an ancestor is restarted; returns
+    /// when that has begun. A restart of its unit that was pending is called off.
+    pub async fn stop(&self, dn: &Dn) -> Result<(), RestartError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(dn, Request::Stop { dn: dn.clone(), reply }, answer).await
+    }
+
+    async fn ask(
+        &self,
+        dn: &Dn,
+        request: Request,
+        answer: oneshot::Receiver<Result<(), Refusal>>,
+    ) -> Result<(), RestartError> {
         if self.inner.requests.send(request).await.is_err() {
             return Err(RestartError::ShuttingDown);
         }

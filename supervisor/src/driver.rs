@@ -5,7 +5,7 @@
 //! long polls work while every worker of the shared runtime is busy. Wakes up only for events and,
 //! every 5 s, to look for stalled polls (rules X4, X7).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::context::Core;
+use crate::meter::Meter;
 use crate::runner::{self, TaskSet};
 use crate::slot::{Mailbox, Slot};
 use crate::tree::{Effect, Event, Exit, Refusal, Spec, Tick, Tree, WallClock};
@@ -32,6 +33,7 @@ const REQUESTS_PER_TURN: usize = 64;
 pub(crate) enum Request {
     Add { parent: u64, group: Vec<Service>, reply: Reply },
     Restart { dn: Dn, reply: Reply },
+    Stop { dn: Dn, reply: Reply },
     Shutdown,
 }
 
@@ -45,6 +47,7 @@ pub(crate) struct Outputs {
     pub(crate) quiet: watch::Sender<Option<Quiet>>,
     /// Turns taken, and when the last one was: for the watchdog.
     pub(crate) turned: Arc<AtomicU64>,
+    pub(crate) meter: Meter,
 }
 
 /// Where nodes run.
@@ -70,6 +73,8 @@ pub(crate) struct Driver {
     timers: BTreeMap<(Tick, u64), ()>,
     deadlines: HashMap<u64, Tick>,
     live: HashMap<u64, Arc<Core>>,
+    /// Incarnations whose poll was too long at the last look.
+    stalled: HashSet<u64>,
     services: HashMap<u64, Service>,
     replies: HashMap<u64, Reply>,
     next_token: u64,
@@ -95,6 +100,7 @@ impl Driver {
             timers: BTreeMap::new(),
             deadlines: HashMap::new(),
             live: HashMap::new(),
+            stalled: HashSet::new(),
             services: HashMap::new(),
             replies: HashMap::new(),
             next_token: 0,
@@ -216,6 +222,10 @@ impl Driver {
                 let reply = self.keep_reply(reply);
                 self.step(Event::RestartRequested { dn, reply });
             }
+            Request::Stop { dn, reply } => {
+                let reply = self.keep_reply(reply);
+                self.step(Event::StopSubtree { dn, reply });
+            }
             Request::Shutdown => {
                 self.step(Event::Shutdown);
             }
@@ -238,7 +248,9 @@ impl Driver {
 
     /// Applies an event and carries out its effects; true if a request was refused.
     fn step(&mut self, event: Event) -> bool {
-        let effects = self.tree.step(self.now(), event);
+        let (kind, now, began) = (event.kind(), self.now(), std::time::Instant::now());
+        let effects = self.tree.step(now, event);
+        self.outputs.meter.stepped(kind, began.elapsed(), self.tree.stale());
         let mut refused = false;
         for effect in effects {
             refused |= matches!(&effect, Effect::Reply { result: Err(_), .. });
@@ -269,7 +281,9 @@ impl Driver {
                     self.timers.remove(&(at, timer));
                 }
             }
-            Effect::Transition { .. } => {}
+            Effect::Transition { dn, from, state, .. } => {
+                self.outputs.meter.moved(&dn, from, state);
+            }
             Effect::Reply { reply, result } => {
                 if let Some(reply) = self.replies.remove(&reply) {
                     // Whoever asked may have gone.
@@ -355,7 +369,9 @@ impl Driver {
     fn check(&mut self) {
         // Also makes a parked worker of the shared runtime take over its I/O driver.
         drop(self.ground.shared.spawn(std::future::ready(())));
-        for core in self.live.values() {
+        // A passing level ends by itself also where nothing is said any more because of it.
+        self.logs.expire_levels();
+        for (incarnation, core) in &self.live {
             core.slot.refresh_stats();
             let (duration, task) = core.tasks.longest_poll();
             let stalled = (duration > STALLED).then(|| {
@@ -363,8 +379,14 @@ impl Driver {
                 let text = format!("{what} has not yielded for {:.0} s", duration.as_secs_f64());
                 Condition::unhealthy("Stalled", text)
             });
+            match stalled.is_some() {
+                true if self.stalled.insert(*incarnation) => self.outputs.meter.stalled(&core.dn),
+                true => {}
+                false => drop(self.stalled.remove(incarnation)),
+            }
             core.slot.set_own("Stalled", stalled);
         }
+        self.stalled.retain(|incarnation| self.live.contains_key(incarnation));
         if self.tree.ages() {
             self.tree.grow_older();
         }

@@ -18,6 +18,7 @@ mod api;
 mod child;
 mod context;
 mod driver;
+mod meter;
 mod outcome;
 mod panics;
 mod runner;
@@ -37,6 +38,7 @@ pub use context::{
     AddError, Context, Handle, Health, Job, JobPanicked, Running, StopReason, StopToken,
 };
 pub use logtree::{Dn, Level, LogTree, Name, NameError, Quota};
+pub use meter::{Counters, DnCounters, STEP_BUCKETS, StepTimes};
 pub use outcome::{Cancelled, Done, Failure, Outcome, Stop};
 pub use panics::{caught_panics, panic_is_caught};
 pub use serve::{BindError, Draining, serve_tcp, serve_unix};

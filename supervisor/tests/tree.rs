@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use supervisor::prelude::*;
 use supervisor::testing::{Harness, Remote};
-use supervisor::{DeathClass, Restart, State, StopReason, Verdict};
+use supervisor::{DeathClass, Restart, RestartError, StartCause, State, StopReason, Verdict};
 use tokio::time::Instant;
 
 #[path = "support/mod.rs"]
@@ -469,5 +469,95 @@ async fn x7_an_idle_tree_wakes_nobody() {
     view.mark_unchanged();
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert!(!view.has_changed().unwrap());
+    tree.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn w9_a_restart_by_request_has_no_backoff_and_is_refused_for_root_and_strangers() {
+    let (service, remote) = Remote::new("a");
+    let tree = Harness::start(vec![service]);
+    tree.settled().await;
+    remote.healthy().await;
+    let restart = |dn: &'static str| {
+        let dn = Dn::from_static(dn);
+        let supervisor = tree.supervisor.clone();
+        async move { supervisor.restart(&dn).await }
+    };
+    restart("root.a").await.unwrap();
+    tree.settled().await;
+    let node = tree.node("root.a");
+    assert_eq!((node.starts, node.deaths, tree.state("root.a").as_str()), (2, 0, "new running"));
+    assert_eq!(node.starts_by_cause, [(StartCause::First, 1), (StartCause::Restart, 1)]);
+    assert!(tree.log_of("root.a").contains("restart by request"));
+    assert_eq!(restart("root").await.unwrap_err(), RestartError::Root);
+    let unknown = Dn::from_static("root.b");
+    assert_eq!(restart("root.b").await.unwrap_err(), RestartError::Unknown(unknown));
+    assert_eq!(tree.node("root").starts, 1);
+    tree.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn w9_a_restart_by_request_ends_the_backoff_of_a_dead_node() {
+    let (service, remote) = Remote::new("a");
+    let tree = Harness::start(vec![service]);
+    tree.may_die("root.a");
+    tree.settled().await;
+    remote.fail("broken").await;
+    assert_eq!(tree.state("root.a"), "dead backoff");
+    tree.supervisor.restart(&Dn::from_static("root.a")).await.unwrap();
+    tree.settled().await;
+    assert_eq!(tree.state("root.a"), "new running");
+    tree.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn t8_a_backing_off_unit_that_is_asked_to_stop_is_disarmed_at_once() {
+    let (service, remote) = Remote::new("a");
+    let tree = Harness::start(vec![service]);
+    tree.may_die("root.a");
+    tree.settled().await;
+    remote.fail("broken").await;
+    let a = Dn::from_static("root.a");
+    tree.supervisor.stop(&a).await.unwrap();
+    tree.settled().await;
+    assert_eq!(tree.state("root.a"), "dead ended");
+    tokio::time::sleep(Duration::from_secs(1000)).await;
+    assert_eq!(tree.node("root.a").starts, 1);
+    tree.supervisor.restart(&a).await.unwrap();
+    tree.settled().await;
+    assert_eq!(tree.state("root.a"), "new running");
+    let root = Dn::from_static("root");
+    assert_eq!(tree.supervisor.stop(&root).await.unwrap_err(), RestartError::Root);
+    tree.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_12_transitions_events_and_steps_are_counted_and_vanish_with_their_dn() {
+    let (outer, o) = Remote::new("outer");
+    let tree = Harness::start(vec![outer]);
+    tree.may_die("root.outer");
+    tree.settled().await;
+    o.run("inner").await;
+    o.healthy().await;
+    let count = |dn: &str, from, to| {
+        let counters = tree.supervisor.counters();
+        let of_dn = counters.dns.into_iter().find(|d| d.dn.as_str() == dn)?;
+        of_dn.transitions.iter().find(|(f, t, _)| (*f, *t) == (from, to)).map(|(_, _, n)| *n)
+    };
+    assert_eq!(count("root.outer", None, State::New), Some(1));
+    assert_eq!(count("root.outer", Some(State::New), State::Healthy), Some(1));
+    o.fail("x").await;
+    tree.reached("root.outer", State::New).await;
+    assert_eq!(count("root.outer", Some(State::Healthy), State::Dead), Some(1));
+    assert_eq!(count("root.outer", Some(State::Dead), State::New), Some(1));
+    assert_eq!(count("root.outer.inner", None, State::New), None, "the node is gone");
+    o.run("inner").await;
+    assert_eq!(count("root.outer.inner", None, State::New), Some(1), "it goes on where it was");
+    let counters = tree.supervisor.counters();
+    let exited = counters.events.iter().find(|(kind, _)| *kind == "exited").map(|(_, n)| *n);
+    assert_eq!(exited, Some(2));
+    let steps: u64 = counters.events.iter().map(|(_, n)| n).sum();
+    assert_eq!(counters.step_seconds.count, steps);
+    assert_eq!(counters.step_seconds.buckets.iter().sum::<u64>(), steps);
     tree.end().await;
 }

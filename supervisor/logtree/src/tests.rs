@@ -88,6 +88,19 @@ fn l3_a_passing_level_ends_by_itself_and_uncovers_the_lasting_one() {
 }
 
 #[test]
+fn l3_a_passing_level_that_silences_all_ends_without_an_append() {
+    let tree = new();
+    let log = tree.logger(&dn("a"));
+    tree.set_level(&Dn::ALL, Level::Critical, Some(Duration::ZERO));
+    warn!(log, "silenced");
+    assert!(all(&tree, Query::all(dn("b"))).is_empty());
+    tree.set_level(&Dn::ALL, Level::Critical, Some(Duration::ZERO));
+    tree.expire_levels();
+    warn!(log, "heard");
+    assert_eq!(all(&tree, Query::all(dn("a"))), ["heard"]);
+}
+
+#[test]
 fn l4_long_messages_lines_and_values_are_cut_and_say_so() {
     let tree = new();
     tree.append(&dn("a"), Record::new(Level::Info, "é".repeat(20_000)));

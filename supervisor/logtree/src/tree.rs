@@ -102,6 +102,13 @@ impl LogTree {
         }
     }
 
+    /// Takes back the levels whose time is over. Every append and read does so too; somebody with
+    /// a clock should call it now and then for a log in which nothing is said any more, because a
+    /// passing level forbids it.
+    pub fn expire_levels(&self) {
+        self.store.lock().expire_levels();
+    }
+
     /// The least level of a DN now.
     pub fn level(&self, dn: &Dn) -> Level {
         let mut store = self.store.lock();

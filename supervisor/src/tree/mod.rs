@@ -127,18 +127,33 @@ pub(crate) enum Event {
         timer: u64,
     },
     /// Stop a node and what is below it, until its unit or an ancestor restarts.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "offered by the tree, asked for by nobody yet")
-    )]
     StopSubtree {
         dn: Dn,
+        reply: u64,
     },
     RestartRequested {
         dn: Dn,
         reply: u64,
     },
     Shutdown,
+}
+
+impl Event {
+    /// The kind as a word, for metrics.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Event::Root { .. } => "root",
+            Event::Add { .. } => "add",
+            Event::Reserve { .. } => "reserve",
+            Event::Healthy { .. } => "healthy",
+            Event::Said { .. } => "said",
+            Event::Exited { .. } => "exited",
+            Event::TimerFired { .. } => "timer_fired",
+            Event::StopSubtree { .. } => "stop_subtree",
+            Event::RestartRequested { .. } => "restart_requested",
+            Event::Shutdown => "shutdown",
+        }
+    }
 }
 
 /// Why a request was refused.
@@ -179,6 +194,8 @@ pub(crate) enum Effect {
     Transition {
         dn: Dn,
         incarnation: u64,
+        /// `None` at first sight.
+        from: Option<State>,
         state: State,
         phase: &'static str,
     },
@@ -285,10 +302,9 @@ impl Tree {
             }
             Event::Exited { incarnation, exit } => self.on_exited(incarnation, exit),
             Event::TimerFired { timer } => self.on_timer(timer),
-            Event::StopSubtree { dn } => {
-                if let Some(key) = self.find(&dn) {
-                    self.stop_subtree(key, StopReason::Restart);
-                }
+            Event::StopSubtree { dn, reply } => {
+                let result = self.on_stop_requested(&dn);
+                self.effects.push(Effect::Reply { reply, result });
             }
             Event::RestartRequested { dn, reply } => {
                 let result = self.on_restart_requested(&dn);
@@ -523,6 +539,11 @@ impl Tree {
         }
     }
 
+    /// Events so far that came too late to mean anything.
+    pub(crate) fn stale(&self) -> u64 {
+        self.stale
+    }
+
     /// Something of the node changed that a snapshot shows.
     fn mark(&mut self, key: Key) {
         self.node(key).shown = None;
@@ -536,9 +557,9 @@ impl Tree {
         self.mark(key);
         let node = self.node(key);
         let (state, incarnation) = (node.state, node.incarnation);
-        if node.history.moved(now, state, phase) {
+        if let Some(from) = node.history.moved(now, state, phase) {
             let dn = node.dn.clone();
-            self.effects.push(Effect::Transition { dn, incarnation, state, phase });
+            self.effects.push(Effect::Transition { dn, incarnation, from, state, phase });
         }
     }
 

@@ -140,7 +140,7 @@ impl World {
             Op::StopSubtree(n) => {
                 // Root is stopped by shutdown only.
                 if let Some(dn) = self.pick_dn(n).filter(|dn| dn.depth() > 1) {
-                    self.step(Event::StopSubtree { dn });
+                    self.step(Event::StopSubtree { dn, reply: 0 });
                 }
             }
             Op::Restart(n) => {

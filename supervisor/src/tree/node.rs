@@ -148,11 +148,17 @@ impl History {
         u32::try_from(recent.count()).unwrap_or(u32::MAX)
     }
 
-    /// Records a change; false if nothing changed.
-    pub(crate) fn moved(&mut self, now: Tick, to: State, phase: &'static str) -> bool {
+    /// Records a change and tells the state before it (`None` inside at first sight); `None` if
+    /// nothing changed.
+    pub(crate) fn moved(
+        &mut self,
+        now: Tick,
+        to: State,
+        phase: &'static str,
+    ) -> Option<Option<State>> {
         let last = self.transitions.back();
         if last.is_some_and(|(_, _, state, p)| *state == to && *p == phase) {
-            return false;
+            return None;
         }
         let from = last.map(|(_, _, state, _)| *state);
         if self.transitions.len() == TRANSITIONS {
@@ -160,7 +166,7 @@ impl History {
         }
         self.transitions.push_back((now, from, to, phase));
         self.since = now;
-        true
+        Some(from)
     }
 }
 

@@ -3,7 +3,7 @@
 use logtree::Level;
 
 use super::node::{Asked, DEFAULT_STAGE, Key, LAST_STAGE};
-use super::{ABORT_GRACE, Effect, STUCK_UNTIL_FATAL, Shutdown, Tree};
+use super::{ABORT_GRACE, Effect, Refusal, STUCK_UNTIL_FATAL, Shutdown, Tree};
 use crate::{DeathClass, Fatal, Quiet, SlowStart, State, StopReason};
 
 impl Tree {
@@ -21,6 +21,22 @@ impl Tree {
         for k in keys.iter().rev() {
             self.ask_if_ready(*k);
         }
+    }
+
+    /// Stops a node by request. Its unit, if it was about to restart, does not (rule T8).
+    pub(super) fn on_stop_requested(&mut self, dn: &logtree::Dn) -> Result<(), Refusal> {
+        let key = self.find(dn).ok_or(Refusal::Unknown)?;
+        if Some(key) == self.root {
+            return Err(Refusal::Root);
+        }
+        if self.shutdown.is_some() {
+            return Err(Refusal::Stopping);
+        }
+        self.log(key, Level::Info, "stop by request".to_owned());
+        let unit = self.nodes[&key].unit;
+        self.cancel_restart(unit);
+        self.stop_subtree(key, StopReason::Restart);
+        Ok(())
     }
 
     fn want_stop(&mut self, key: Key, reason: StopReason) {
