@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use logtree::{Dn, LogTree};
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::driver::{Driver, Ground, Outputs, Request};
 use crate::meter::Meter;
 use crate::tree::Refusal;
+use crate::tree::record::Recorder;
 use crate::{Counters, Service, Snapshot, Verdict, panics};
 
 /// Requests that may wait for the driver; an adder waits for room, nobody else adds.
@@ -81,6 +83,11 @@ pub enum RestartError {
     ShuttingDown,
 }
 
+/// The recording cannot be written as text.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the recording of the tree")]
+pub struct RecordingError(#[source] serde_json::Error);
+
 /// No runtime or thread could be made.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start the supervisor's {what}")]
@@ -100,6 +107,7 @@ struct Inner {
     shared: tokio::runtime::Handle,
     turned: Arc<AtomicU64>,
     meter: Meter,
+    recorder: Arc<Mutex<Recorder>>,
     /// Ours, if we made it.
     runtime: Option<tokio::runtime::Runtime>,
 }
@@ -151,12 +159,14 @@ impl Supervisor {
         let (quiet_tx, quiet) = watch::channel(None);
         let turned = Arc::new(AtomicU64::new(monotonic_ms()));
         let meter = Meter::default();
+        let recorder = Arc::new(Mutex::new(Recorder::new(config.seed)));
         let outputs = Outputs {
             view: view_tx,
             fatal: fatal_tx.clone(),
             quiet: quiet_tx,
             turned: turned.clone(),
             meter: meter.clone(),
+            recorder: recorder.clone(),
         };
         let ground = Ground { shared: shared.clone(), single: config.on_current_runtime };
         let (logs, seed) = (config.logs.clone(), config.seed);
@@ -177,7 +187,8 @@ impl Supervisor {
             driver_thread(body, root_dn, fatal_tx)?;
         }
         let logs = config.logs;
-        let inner = Inner { requests, view, fatal, quiet, logs, shared, turned, meter, runtime };
+        let inner =
+            Inner { requests, view, fatal, quiet, logs, shared, turned, meter, recorder, runtime };
         Ok(Supervisor { inner: Arc::new(inner) })
     }
 
@@ -229,6 +240,13 @@ impl Supervisor {
     pub fn counters(&self) -> Counters {
         let view = self.inner.view.borrow().clone();
         self.inner.meter.read(&view)
+    }
+
+    /// The last 1024 events of the tree as text for [`crate::replay`], also after the driver has
+    /// panicked. Contains what Runnables said about themselves and died of. The driver waits while
+    /// it is written: some milliseconds.
+    pub fn recording(&self) -> Result<String, RecordingError> {
+        crate::replay::export(&self.inner.recorder.lock()).map_err(RecordingError)
     }
 
     /// Restarts the unit of a node, without backoff; returns when that has begun.

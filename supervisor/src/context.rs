@@ -14,7 +14,7 @@ use std::task::Poll;
 
 use logtree::{Dn, LogTree, Name, NameError};
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::driver::Request;
@@ -31,7 +31,7 @@ const MESSAGE_BYTES: usize = 1 << 10;
 const NOTE_BYTES: usize = 256;
 
 /// Why a node is asked to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// The whole tree goes down.

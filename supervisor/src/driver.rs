@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use logtree::{Dn, Level, LogTree};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -18,6 +19,7 @@ use crate::context::Core;
 use crate::meter::Meter;
 use crate::runner::{self, TaskSet};
 use crate::slot::{Mailbox, Slot};
+use crate::tree::record::Recorder;
 use crate::tree::{Effect, Event, Exit, Refusal, Spec, Tick, Tree, WallClock};
 use crate::{Condition, Fatal, Placement, Quiet, Service, Snapshot};
 
@@ -48,6 +50,8 @@ pub(crate) struct Outputs {
     /// Turns taken, and when the last one was: for the watchdog.
     pub(crate) turned: Arc<AtomicU64>,
     pub(crate) meter: Meter,
+    /// Outlives the driver: it is wanted most when the driver has panicked.
+    pub(crate) recorder: Arc<Mutex<Recorder>>,
 }
 
 /// Where nodes run.
@@ -248,8 +252,11 @@ impl Driver {
 
     /// Applies an event and carries out its effects; true if a request was refused.
     fn step(&mut self, event: Event) -> bool {
-        let (kind, now, began) = (event.kind(), self.now(), std::time::Instant::now());
+        let (kind, now) = (event.kind(), self.now());
+        self.outputs.recorder.lock().before(now, &event);
+        let began = std::time::Instant::now();
         let effects = self.tree.step(now, event);
+        self.outputs.recorder.lock().after(effects.len());
         self.outputs.meter.stepped(kind, began.elapsed(), self.tree.stale());
         let mut refused = false;
         for effect in effects {

@@ -21,6 +21,7 @@ mod driver;
 mod meter;
 mod outcome;
 mod panics;
+mod replay;
 mod runner;
 mod serve;
 mod service;
@@ -28,7 +29,7 @@ mod slot;
 mod snapshot;
 mod tree;
 
-pub use api::{Config, Fatal, Quiet, RestartError, StartError, Supervisor};
+pub use api::{Config, Fatal, Quiet, RecordingError, RestartError, StartError, Supervisor};
 
 pub use child::{
     CgroupLimits, Child, ChildFile, ChildSpec, KillScope, Probe, Rlimit, Spawner, StopSpec, User,
@@ -41,6 +42,7 @@ pub use logtree::{Dn, Level, LogTree, Name, NameError, Quota};
 pub use meter::{Counters, DnCounters, STEP_BUCKETS, StepTimes};
 pub use outcome::{Cancelled, Done, Failure, Outcome, Stop};
 pub use panics::{caught_panics, panic_is_caught};
+pub use replay::{Replay, ReplayError, replay};
 pub use serve::{BindError, Draining, serve_tcp, serve_unix};
 pub use service::{Backoff, Intensity, Placement, Policy, Restart, Run, Service, SlowStart};
 pub use snapshot::{

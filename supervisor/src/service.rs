@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use logtree::{Level, Name, Quota};
+use serde::{Deserialize, Serialize};
 
 use crate::{Context, Outcome};
 
@@ -55,7 +56,7 @@ impl fmt::Debug for Service {
 }
 
 /// What happens after a death.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Restart {
     /// Started again after the backoff, for ever.
     #[default]
@@ -65,7 +66,7 @@ pub enum Restart {
 }
 
 /// What happens when a Runnable is not healthy by its start deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum SlowStart {
     /// Condition `SlowStart`, nothing else.
     #[default]
@@ -75,7 +76,7 @@ pub enum SlowStart {
 }
 
 /// Where the future of a Runnable is polled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Placement {
     /// On the shared runtime.
     #[default]
@@ -85,7 +86,7 @@ pub enum Placement {
 }
 
 /// How fast a dying Runnable is started again (rule T8).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Backoff {
     /// After the first death.
     pub first: Duration,
@@ -109,7 +110,7 @@ impl Default for Backoff {
 }
 
 /// So many deaths in the window make the parent die (rule T14).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intensity {
     /// How many.
     pub deaths: u32,
@@ -118,7 +119,7 @@ pub struct Intensity {
 }
 
 /// How a service is treated.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     /// After a death.
     pub restart: Restart,

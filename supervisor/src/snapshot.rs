@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use logtree::{Dn, Level};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The whole tree, parents before their children.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,7 +63,7 @@ impl Verdict {
 }
 
 /// What a Runnable has done so far (rule T2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Started, said nothing.
@@ -181,7 +181,7 @@ pub struct NodeSnapshot {
 }
 
 /// Why a node was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartCause {
     /// Its first time below this incarnation of its parent, the parent's first too.
@@ -224,7 +224,7 @@ pub struct Death {
 }
 
 /// What a Runnable died of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeathClass {
     /// It returned a failure.
@@ -263,7 +263,7 @@ pub struct Transition {
 }
 
 /// How bad a condition is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Works, with a blemish.
@@ -283,7 +283,7 @@ impl Severity {
 }
 
 /// What a Runnable says about itself; informs, restarts nothing (rule H1).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// CamelCase, at most 64 bytes; one condition per kind.
     pub kind: String,
@@ -306,7 +306,7 @@ impl Condition {
 }
 
 /// Numbers of a child process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ChildStats {
     /// Its pid.
     pub pid: i32,

@@ -561,3 +561,21 @@ async fn metrics_12_transitions_events_and_steps_are_counted_and_vanish_with_the
     assert_eq!(counters.step_seconds.buckets.iter().sum::<u64>(), steps);
     tree.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn t15_what_a_node_recorded_is_replayed_step_by_step() {
+    let (service, remote) = Remote::new("a");
+    let tree = Harness::start(vec![service]);
+    tree.may_die("root.a");
+    tree.settled().await;
+    for _ in 0..3 {
+        remote.fail("broken").await;
+        tree.reached("root.a", State::New).await;
+    }
+    let replayed = supervisor::replay(&tree.supervisor.recording().unwrap()).unwrap();
+    assert_eq!((replayed.differs_at, &replayed.panicked), (None, &None));
+    let steps = replayed.steps.join("\n");
+    assert_eq!(steps.matches("Failed(\"broken\")").count(), 3, "{steps}");
+    assert_eq!(steps.matches("Start {").count(), 5, "root and four times a");
+    tree.end().await;
+}

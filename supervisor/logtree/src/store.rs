@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::entry::size_of_entry;
@@ -29,7 +29,7 @@ const EVICTED_SEQS: usize = 1024;
 const MAX_QUOTA_BYTES: usize = 8 << 20;
 
 /// How much of one DN is kept: entries and bytes, whichever is reached first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     /// Most entries; default 8192.
     pub entries: usize,

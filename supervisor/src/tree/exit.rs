@@ -3,7 +3,7 @@
 use logtree::Level;
 
 use super::node::{Asked, Key};
-use super::{Exit, Tree, backoff};
+use super::{Exit, Guard, Tree, backoff};
 use crate::{DeathClass, Restart, StartCause, State, StopReason};
 
 /// One row of the exit table.
@@ -56,7 +56,9 @@ fn row(exit: Exit, asked: bool) -> Row {
 impl Tree {
     pub(super) fn on_exited(&mut self, incarnation: u64, exit: Exit) {
         let Some(key) = self.live_key(incarnation) else { return };
-        self.live.remove(&incarnation);
+        if !self.dropped(Guard::ExitOnce) {
+            self.live.remove(&incarnation);
+        }
         self.disarm_node(key);
         let shutting_down = self.shutdown.is_some();
         let node = self.node(key);
@@ -79,7 +81,7 @@ impl Tree {
         }
         self.uncount_live(key);
         self.log(key, row.level, row.text.clone());
-        self.account(key, &row, asked);
+        self.account(key, &row);
         if Some(key) == self.root {
             self.on_root_exit(key, &row, asked);
         } else {
@@ -90,11 +92,13 @@ impl Tree {
     }
 
     /// Deaths, backoff and the cause of the next start.
-    fn account(&mut self, key: Key, row: &Row, asked: bool) {
+    fn account(&mut self, key: Key, row: &Row) {
         let now = self.now;
         let node = self.node(key);
         let healthy_for = node.healthy_at.map(|at| now.since(at));
         let settled = healthy_for.is_some_and(|d| d >= node.policy.backoff.reset_after);
+        let settled = self.guard(Guard::ResetWhenSettled, settled);
+        let node = self.node(key);
         if row.state == State::Done {
             node.failures = 0;
             node.due = None;
@@ -113,7 +117,7 @@ impl Tree {
             self.mourned.insert(key);
         }
         // A Restart soon after the start is braked like a death, or it could spin.
-        if row.death.is_some() || (row.restart && !asked && !settled) {
+        if row.death.is_some() || (row.restart && !settled) {
             let node = self.node(key);
             node.failures = if settled { 1 } else { node.failures.saturating_add(1) };
             let (policy, failures) = (node.policy.backoff, node.failures);
@@ -150,8 +154,9 @@ impl Tree {
         }
         let wanted = row.death.is_some() || row.restart;
         let node = &self.nodes[&key];
-        let (unit, policy) = (node.unit, node.policy.restart);
-        if wanted && unasked && policy == Restart::Always && self.may_restart(unit) {
+        let unit = node.unit;
+        let always = self.guard(Guard::PolicyAlways, node.policy.restart == Restart::Always);
+        if wanted && unasked && always && self.may_restart(unit) {
             self.begin_restart(unit);
         }
         if row.death.is_some() && unasked {
@@ -196,7 +201,7 @@ impl Tree {
             let row = Row::death(class, Level::Error, text);
             self.log(key, row.level, row.text.clone());
             self.node(key).state = State::Dead;
-            self.account(key, &row, false);
+            self.account(key, &row);
             self.touch(key);
         }
         let node = &self.nodes[&key];

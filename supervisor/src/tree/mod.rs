@@ -21,9 +21,11 @@
 //! live nodes are kept on each ancestor, whose number is bounded by the depth of a DN.
 
 mod backoff;
+mod event;
 mod exit;
 pub(crate) mod health;
 mod node;
+pub(crate) mod record;
 mod restart;
 mod stop;
 mod view;
@@ -36,14 +38,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 use std::time::Duration;
 
-use logtree::{Dn, Level, Name, NameError};
+use logtree::{Dn, Level, Name};
+use serde::{Deserialize, Serialize};
 
 use self::backoff::Rng;
-use self::node::{Asked, History, Key, Node, Unit, UnitId};
+pub(crate) use self::event::{Effect, Event, Exit, Refusal, Spec, Tick};
+use self::node::{Asked, History, Key, Node, PhaseKind, Unit, UnitId};
 pub(crate) use self::view::WallClock;
 #[cfg(test)]
 use crate::DeathClass;
-use crate::{ChildStats, Condition, Fatal, Policy, Quiet, StartCause, State, StopReason};
+use crate::{ChildStats, Condition, StartCause, State};
 
 /// Most children of a node (rule D4).
 pub(crate) const MAX_CHILDREN: usize = 1024;
@@ -57,179 +61,15 @@ const REMEMBERED_DNS: usize = 4096;
 /// A fixed hasher: iteration order never depends on the process.
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-/// Nanoseconds since the tree was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) struct Tick(pub(crate) u64);
-
-impl Tick {
-    pub(crate) fn after(self, d: Duration) -> Tick {
-        Tick(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
-    }
-
-    pub(crate) fn since(self, earlier: Tick) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
-}
-
-/// A service as the tree sees it.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Spec {
-    pub(crate) name: Name,
-    pub(crate) policy: Policy,
-    /// The driver's name for it.
-    pub(crate) token: u64,
-}
-
-/// How an incarnation ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Exit {
-    Done,
-    Cancelled,
-    Restart(String),
-    Failed(String),
-    Panicked(String),
-    Aborted,
-}
-
-/// What happens to the tree.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Event {
-    /// The first event.
-    Root {
-        spec: Spec,
-    },
-    /// Start children of an incarnation as one unit.
-    Add {
-        parent: u64,
-        group: Vec<Spec>,
-        reply: u64,
-    },
-    /// Keep a name for a sub-logger.
-    Reserve {
-        incarnation: u64,
-        name: Name,
-    },
-    Healthy {
-        incarnation: u64,
-    },
-    /// What it says about itself now.
-    Said {
-        incarnation: u64,
-        note: String,
-        conditions: Vec<Condition>,
-        child: Option<ChildStats>,
-    },
-    Exited {
-        incarnation: u64,
-        exit: Exit,
-    },
-    TimerFired {
-        timer: u64,
-    },
-    /// Stop a node and what is below it, until its unit or an ancestor restarts.
-    StopSubtree {
-        dn: Dn,
-        reply: u64,
-    },
-    RestartRequested {
-        dn: Dn,
-        reply: u64,
-    },
-    Shutdown,
-}
-
-impl Event {
-    /// The kind as a word, for metrics.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Event::Root { .. } => "root",
-            Event::Add { .. } => "add",
-            Event::Reserve { .. } => "reserve",
-            Event::Healthy { .. } => "healthy",
-            Event::Said { .. } => "said",
-            Event::Exited { .. } => "exited",
-            Event::TimerFired { .. } => "timer_fired",
-            Event::StopSubtree { .. } => "stop_subtree",
-            Event::RestartRequested { .. } => "restart_requested",
-            Event::Shutdown => "shutdown",
-        }
-    }
-}
-
-/// Why a request was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    EmptyGroup,
-    Duplicate(Name),
-    TooMany(Name),
-    Dn(Name, NameError),
-    Stopping,
-    Unknown,
-    Root,
-    ParentDown,
-}
-
-/// What is to be done, in order.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Effect {
-    Start {
-        incarnation: u64,
-        token: u64,
-        dn: Dn,
-    },
-    Stop {
-        incarnation: u64,
-        reason: StopReason,
-    },
-    Abort {
-        incarnation: u64,
-    },
-    Arm {
-        timer: u64,
-        at: Tick,
-    },
-    Disarm {
-        timer: u64,
-    },
-    Transition {
-        dn: Dn,
-        incarnation: u64,
-        /// `None` at first sight.
-        from: Option<State>,
-        state: State,
-        phase: &'static str,
-    },
-    Reply {
-        reply: u64,
-        result: Result<(), Refusal>,
-    },
-    Log {
-        dn: Dn,
-        level: Level,
-        text: String,
-    },
-    /// Aborted and still there: the driver logs it, since it knows what still runs.
-    Stuck {
-        incarnation: u64,
-        dn: Dn,
-    },
-    /// The service of this token is not needed any more.
-    Forget {
-        token: u64,
-    },
-    Fatal(Fatal),
-    Quiet(Quiet),
-}
-
 /// What a timer is for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Timer {
     Node(Key),
     Unit(UnitId),
 }
 
 /// Progress of the shutdown.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Shutdown {
     stage: u8,
     /// Nodes by stage, parents first.
@@ -239,8 +79,47 @@ struct Shutdown {
     quiet: bool,
 }
 
+/// The conditions that keep the invariants, one name each: a test drops them one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    /// An incarnation that has exited is forgotten (I7).
+    ExitOnce,
+    /// healthy() is taken in state New only (T4).
+    HealthyInNew,
+    /// Children are added in state New only (T4).
+    AddInNew,
+    /// Nothing is added after Shutdown (I8).
+    AddBeforeShutdown,
+    /// Nothing restarts after Shutdown (I8).
+    RestartBeforeShutdown,
+    /// Units restart below a standing parent only (I3).
+    ParentStands,
+    /// A unit restarts when all of it is gone (I2).
+    UnitGone,
+    /// Not before the backoff is over (I6).
+    BackoffOver,
+    /// The count of deaths returns to 0 only after a while of Healthy (I6).
+    ResetWhenSettled,
+    /// `Never` means never (T9).
+    PolicyAlways,
+    /// Descendants stop first (I9).
+    DescendantsFirst,
+    /// A node is asked once.
+    AskOnce,
+    /// A stuck node holds nobody up that is to stop (T10).
+    StuckCountsAsGone,
+    /// A stage of the shutdown waits for its nodes (T12).
+    StageEmpty,
+    /// Quiet is said once (I8).
+    QuietOnce,
+    /// Fatal is said once.
+    FatalOnce,
+    /// Units below a stopping node do not restart by themselves (T7).
+    InnerRestartsCancelled,
+}
+
 /// The tree. See the module.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Tree {
     rng: Rng,
     nodes: Map<Key, Node>,
@@ -260,7 +139,11 @@ pub(crate) struct Tree {
     mourned: BTreeSet<Key>,
     dirty: bool,
     now: Tick,
+    #[serde(skip)]
     effects: Vec<Effect>,
+    #[cfg(test)]
+    #[serde(skip)]
+    dropped: Option<Guard>,
 }
 
 impl Tree {
@@ -283,6 +166,8 @@ impl Tree {
             dirty: true,
             now: Tick(0),
             effects: Vec::new(),
+            #[cfg(test)]
+            dropped: None,
         }
     }
 
@@ -330,7 +215,9 @@ impl Tree {
     fn on_add(&mut self, parent: u64, group: Vec<Spec>) -> Result<(), Refusal> {
         let Some(parent) = self.live_key(parent) else { return Err(Refusal::Stopping) };
         let node = &self.nodes[&parent];
-        if self.shutdown.is_some() || node.asked != Asked::No || node.state != State::New {
+        let open = self.guard(Guard::AddBeforeShutdown, self.shutdown.is_none());
+        let new = self.guard(Guard::AddInNew, node.state == State::New);
+        if !open || !new || node.asked != Asked::No {
             return Err(Refusal::Stopping);
         }
         if group.is_empty() {
@@ -369,11 +256,11 @@ impl Tree {
     fn on_healthy(&mut self, incarnation: u64) {
         let Some(key) = self.live_key(incarnation) else { return };
         let now = self.now;
-        let node = self.node(key);
-        if node.state != State::New {
+        if !self.guard(Guard::HealthyInNew, self.nodes[&key].state == State::New) {
             self.stale += 1;
             return;
         }
+        let node = self.node(key);
         node.state = State::Healthy;
         node.healthy_at = Some(now);
         node.overdue = false;
@@ -552,32 +439,49 @@ impl Tree {
 
     /// Records a change of state or phase, if there is one.
     fn touch(&mut self, key: Key) {
-        let phase = self.phase_word(key);
+        let phase = self.phase_kind(key);
         let now = self.now;
         self.mark(key);
         let node = self.node(key);
         let (state, incarnation) = (node.state, node.incarnation);
         if let Some(from) = node.history.moved(now, state, phase) {
-            let dn = node.dn.clone();
+            let (dn, phase) = (node.dn.clone(), phase.as_str());
             self.effects.push(Effect::Transition { dn, incarnation, from, state, phase });
         }
     }
 
-    fn phase_word(&self, key: Key) -> &'static str {
+    fn phase_kind(&self, key: Key) -> PhaseKind {
         let node = &self.nodes[&key];
         if node.live {
             return match node.asked {
-                Asked::No => "running",
-                Asked::Wanted(_) => "waiting",
-                Asked::Told(_) | Asked::Aborted(_) => "stopping",
-                Asked::Stuck(_) => "stuck",
+                Asked::No => PhaseKind::Running,
+                Asked::Wanted(_) => PhaseKind::Waiting,
+                Asked::Told(_) | Asked::Aborted(_) => PhaseKind::Stopping,
+                Asked::Stuck(_) => PhaseKind::Stuck,
             };
         }
         let unit = &self.units[&node.unit];
         match (unit.restarting, unit.timer) {
-            (true, Some(_)) => "backoff",
-            (true, None) => "waiting",
-            (false, _) => "ended",
+            (true, Some(_)) => PhaseKind::Backoff,
+            (true, None) => PhaseKind::Waiting,
+            (false, _) => PhaseKind::Ended,
         }
+    }
+
+    /// `condition`, unless a test has dropped this guard to see that the model notices (rule §14).
+    #[inline]
+    fn guard(&self, guard: Guard, condition: bool) -> bool {
+        #[cfg(test)]
+        if self.dropped == Some(guard) {
+            return true;
+        }
+        let _ = guard;
+        condition
+    }
+
+    /// Whether a test has dropped this guard; never otherwise.
+    #[inline]
+    fn dropped(&self, guard: Guard) -> bool {
+        self.guard(guard, false)
     }
 }

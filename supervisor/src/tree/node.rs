@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logtree::{Dn, Name};
+use serde::{Deserialize, Serialize};
 
 use super::Tick;
 use crate::{
@@ -32,7 +33,7 @@ pub(crate) type Key = u64;
 pub(crate) type UnitId = u64;
 
 /// How far the ending of an incarnation has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Asked {
     /// Not asked.
     No,
@@ -46,8 +47,32 @@ pub(crate) enum Asked {
     Stuck(StopReason),
 }
 
+/// What is being done with a node, without the details of [`crate::Phase`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PhaseKind {
+    Running,
+    Stopping,
+    Waiting,
+    Backoff,
+    Stuck,
+    Ended,
+}
+
+impl PhaseKind {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            PhaseKind::Running => "running",
+            PhaseKind::Stopping => "stopping",
+            PhaseKind::Waiting => "waiting",
+            PhaseKind::Backoff => "backoff",
+            PhaseKind::Stuck => "stuck",
+            PhaseKind::Ended => "ended",
+        }
+    }
+}
+
 /// One node of the tree.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Node {
     pub(crate) dn: Dn,
     /// The driver's name for the service.
@@ -89,6 +114,7 @@ pub(crate) struct Node {
     pub(crate) stage: u8,
     pub(crate) history: History,
     /// Last snapshot, unless something changed since.
+    #[serde(skip)]
     pub(crate) shown: Option<Arc<NodeSnapshot>>,
 }
 
@@ -110,7 +136,7 @@ impl Node {
 }
 
 /// Nodes that restart together.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Unit {
     /// In order of declaration.
     pub(crate) members: Vec<Key>,
@@ -121,7 +147,7 @@ pub(crate) struct Unit {
 }
 
 /// What is remembered of a DN over all its nodes and incarnations.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct History {
     pub(crate) since: Tick,
     pub(crate) starts: u64,
@@ -129,7 +155,7 @@ pub(crate) struct History {
     pub(crate) deaths: u64,
     pub(crate) death_times: VecDeque<Tick>,
     pub(crate) last_death: Option<(Tick, DeathClass, String)>,
-    pub(crate) transitions: VecDeque<(Tick, Option<State>, State, &'static str)>,
+    pub(crate) transitions: VecDeque<(Tick, Option<State>, State, PhaseKind)>,
 }
 
 impl History {
@@ -154,7 +180,7 @@ impl History {
         &mut self,
         now: Tick,
         to: State,
-        phase: &'static str,
+        phase: PhaseKind,
     ) -> Option<Option<State>> {
         let last = self.transitions.back();
         if last.is_some_and(|(_, _, state, p)| *state == to && *p == phase) {

@@ -1,7 +1,7 @@
 //! Starting again: units restart as one, after the largest backoff of their members (rule T7).
 
 use super::node::{Asked, Key, UnitId};
-use super::{Effect, REMEMBERED_DNS, Refusal, Timer, Tree};
+use super::{Effect, Guard, REMEMBERED_DNS, Refusal, Timer, Tree};
 use crate::{StartCause, State, StopReason};
 
 impl Tree {
@@ -9,7 +9,9 @@ impl Tree {
     pub(super) fn may_restart(&self, unit: UnitId) -> bool {
         let first = self.units[&unit].members.first();
         let parent = first.and_then(|key| self.nodes[key].parent);
-        self.shutdown.is_none() && parent.is_some_and(|p| self.nodes[&p].standing())
+        let stands = parent.is_some_and(|p| self.nodes[&p].standing());
+        self.guard(Guard::RestartBeforeShutdown, self.shutdown.is_none())
+            && self.guard(Guard::ParentStands, stands)
     }
 
     /// Stops all members, Done ones included, so that the unit can start anew.
@@ -47,12 +49,13 @@ impl Tree {
             return;
         }
         let members = entry.members.clone();
-        if !members.iter().all(|m| self.nodes[m].gone()) {
+        let gone = members.iter().all(|m| self.nodes[m].gone());
+        if !self.guard(Guard::UnitGone, gone) {
             members.iter().for_each(|m| self.mark(*m));
             return;
         }
         let due = members.iter().filter_map(|m| self.nodes[m].due).max();
-        if let Some(due) = due.filter(|due| *due > self.now) {
+        if let Some(due) = due.filter(|due| !self.guard(Guard::BackoffOver, *due <= self.now)) {
             let timer = self.arm(Timer::Unit(unit), due);
             if let Some(entry) = self.units.get_mut(&unit) {
                 entry.timer = Some((timer, due));

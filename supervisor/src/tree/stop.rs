@@ -3,7 +3,7 @@
 use logtree::Level;
 
 use super::node::{Asked, DEFAULT_STAGE, Key, LAST_STAGE};
-use super::{ABORT_GRACE, Effect, Refusal, STUCK_UNTIL_FATAL, Shutdown, Tree};
+use super::{ABORT_GRACE, Effect, Guard, Refusal, STUCK_UNTIL_FATAL, Shutdown, Tree};
 use crate::{DeathClass, Fatal, Quiet, SlowStart, State, StopReason};
 
 impl Tree {
@@ -12,7 +12,7 @@ impl Tree {
     pub(super) fn stop_subtree(&mut self, key: Key, reason: StopReason) {
         let keys = self.subtree(key);
         for k in &keys {
-            if *k != key {
+            if *k != key && !self.dropped(Guard::InnerRestartsCancelled) {
                 let unit = self.nodes[k].unit;
                 self.cancel_restart(unit);
             }
@@ -58,8 +58,12 @@ impl Tree {
     /// Asks a node to stop whose turn it is.
     pub(super) fn ask_if_ready(&mut self, key: Key) {
         let node = &self.nodes[&key];
-        let Asked::Wanted(reason) = node.asked else { return };
-        if !node.live || node.busy_below > 0 {
+        let reason = match node.asked {
+            Asked::Wanted(reason) => reason,
+            Asked::Told(reason) if self.dropped(Guard::AskOnce) => reason,
+            Asked::No | Asked::Told(_) | Asked::Aborted(_) | Asked::Stuck(_) => return,
+        };
+        if !node.live || !self.guard(Guard::DescendantsFirst, node.busy_below == 0) {
             return;
         }
         let (incarnation, deadline) = (node.incarnation, node.policy.stop_deadline);
@@ -95,7 +99,9 @@ impl Tree {
                     self.arm_node(key, STUCK_UNTIL_FATAL);
                 }
                 self.touch(key);
-                self.uncount_busy(key);
+                if !self.dropped(Guard::StuckCountsAsGone) {
+                    self.uncount_busy(key);
+                }
                 self.after_less_life(key);
             }
             Asked::Stuck(_) => {
@@ -168,7 +174,7 @@ impl Tree {
 
     /// The tree cannot go on. Said once.
     pub(super) fn declare_fatal(&mut self, key: Key, reason: String, panicked: bool) {
-        if self.fatal || self.shutdown.is_some() {
+        if !self.guard(Guard::FatalOnce, !self.fatal) || self.shutdown.is_some() {
             return;
         }
         self.fatal = true;
@@ -221,10 +227,13 @@ impl Tree {
 
     /// Goes on to the next stages while nothing of the current one is awaited.
     fn advance_shutdown(&mut self) {
-        while let Some(shutdown) = &mut self.shutdown {
-            if shutdown.quiet || shutdown.busy[usize::from(shutdown.stage)] > 0 {
+        while let Some(shutdown) = &self.shutdown {
+            let empty = shutdown.busy[usize::from(shutdown.stage)] == 0;
+            let going = self.guard(Guard::QuietOnce, !shutdown.quiet);
+            if !going || !self.guard(Guard::StageEmpty, empty) {
                 return;
             }
+            let Some(shutdown) = &mut self.shutdown else { return };
             if shutdown.stage == LAST_STAGE {
                 shutdown.quiet = true;
                 let stuck = self.live_dns();

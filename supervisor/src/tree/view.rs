@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::node::{Asked, DEATH_WINDOW, DEFAULT_STAGE, Key, Node};
+use super::node::{Asked, DEATH_WINDOW, DEFAULT_STAGE, Key, Node, PhaseKind};
 use super::{Tick, Tree, health};
 use crate::{
     Condition, Death, NodeSnapshot, Phase, Restart, Snapshot, State, StopReason, Transition,
@@ -126,7 +126,7 @@ impl Tree {
                     at: wall.at(*at),
                     from: *from,
                     to: *to,
-                    phase,
+                    phase: phase.as_str(),
                 })
                 .collect(),
             child: node.child,
@@ -139,13 +139,13 @@ impl Tree {
 
     fn phase(&self, key: Key, wall: WallClock) -> Phase {
         let unit = &self.units[&self.nodes[&key].unit];
-        match (self.phase_word(key), unit.timer) {
-            ("running", _) => Phase::Running,
-            ("stopping", _) => Phase::Stopping,
-            ("stuck", _) => Phase::Stuck,
-            ("backoff", Some((_, due))) => Phase::Backoff { until: wall.at(due) },
-            ("waiting", _) => Phase::Waiting { dns: self.awaited(key) },
-            _ => Phase::Ended,
+        match (self.phase_kind(key), unit.timer) {
+            (PhaseKind::Running, _) => Phase::Running,
+            (PhaseKind::Stopping, _) => Phase::Stopping,
+            (PhaseKind::Stuck, _) => Phase::Stuck,
+            (PhaseKind::Backoff, Some((_, due))) => Phase::Backoff { until: wall.at(due) },
+            (PhaseKind::Waiting, _) => Phase::Waiting { dns: self.awaited(key) },
+            (PhaseKind::Backoff, None) | (PhaseKind::Ended, _) => Phase::Ended,
         }
     }
 
