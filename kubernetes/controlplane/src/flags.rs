@@ -41,6 +41,10 @@ pub struct ApiserverFiles {
     pub etcd_client: Pair,
     /// As the kubelets' client.
     pub kubelet_client: Pair,
+    /// The front-proxy authority.
+    pub front_proxy_authority: PathBuf,
+    /// Towards aggregated APIs.
+    pub front_proxy_client: Pair,
     /// Signs service-account tokens.
     pub service_account_key: PathBuf,
     /// Checks them.
@@ -108,6 +112,15 @@ pub fn apiserver(s: &Settings, f: &ApiserverFiles) -> Vec<String> {
         path("kubelet-client-certificate", &f.kubelet_client.certificate),
         path("kubelet-client-key", &f.kubelet_client.key),
         flag("kubelet-preferred-address-types", "InternalIP,Hostname"),
+        // Aggregated APIs, and the configuration that every delegating server looks up: without it
+        // the controllers retry that lookup for ever.
+        path("requestheader-client-ca-file", &f.front_proxy_authority),
+        flag("requestheader-allowed-names", pki::spec::FRONT_PROXY_USER),
+        flag("requestheader-username-headers", "X-Remote-User"),
+        flag("requestheader-group-headers", "X-Remote-Group"),
+        flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
+        path("proxy-client-cert-file", &f.front_proxy_client.certificate),
+        path("proxy-client-key-file", &f.front_proxy_client.key),
         flag("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
         path("service-account-signing-key-file", &f.service_account_key),
         path("service-account-key-file", &f.service_account_public),
@@ -202,6 +215,8 @@ mod tests {
             server: pair("apiserver"),
             etcd_client: pair("apiserver-etcd-client"),
             kubelet_client: pair("apiserver-kubelet-client"),
+            front_proxy_authority: "/data/kubernetes/pki/front-proxy-ca.crt".into(),
+            front_proxy_client: pair("front-proxy-client"),
             service_account_key: "/data/kubernetes/pki/service-account.key".into(),
             service_account_public: "/data/kubernetes/pki/service-account.pub".into(),
         }

@@ -73,6 +73,8 @@ fn apiserver_spec(s: &Settings, pki: &Pki) -> Result<ChildSpec, ClientError> {
         server: pair(pki, Leaf::Apiserver),
         etcd_client: pair(pki, Leaf::ApiserverEtcdClient),
         kubelet_client: pair(pki, Leaf::ApiserverKubeletClient),
+        front_proxy_authority: pki.authority_path(Authority::FrontProxy),
+        front_proxy_client: pair(pki, Leaf::FrontProxyClient),
         service_account_key: pki.service_account_key_path(),
         service_account_public: pki.service_account_public_path(),
     };

@@ -13,6 +13,8 @@ pub const ADMIN_GROUP: &str = "hamlet:cluster-admins";
 pub const PROVISIONER_GROUP: &str = "hamlet:provisioners";
 /// Group of those that only watch nodes.
 pub const NODE_WATCH_GROUP: &str = "hamlet:node-watchers";
+/// User that the API server is towards the servers of aggregated APIs.
+pub const FRONT_PROXY_USER: &str = "hamlet:front-proxy";
 /// User that the API server is towards kubelets.
 pub const KUBELET_CLIENT_USER: &str = "hamlet:kube-apiserver";
 
@@ -34,17 +36,20 @@ pub enum Authority {
     Cluster,
     /// Vouches for etcd and its client.
     Etcd,
+    /// Vouches for the API server towards the servers it passes requests on to.
+    FrontProxy,
 }
 
 impl Authority {
-    /// Both of them.
-    pub const ALL: [Authority; 2] = [Authority::Cluster, Authority::Etcd];
+    /// All of them.
+    pub const ALL: [Authority; 3] = [Authority::Cluster, Authority::Etcd, Authority::FrontProxy];
 
     /// File name without its ending.
     pub fn file_stem(self) -> &'static str {
         match self {
             Authority::Cluster => "ca",
             Authority::Etcd => "etcd-ca",
+            Authority::FrontProxy => "front-proxy-ca",
         }
     }
 
@@ -53,6 +58,7 @@ impl Authority {
         match self {
             Authority::Cluster => "hamlet cluster authority",
             Authority::Etcd => "hamlet etcd authority",
+            Authority::FrontProxy => "hamlet front-proxy authority",
         }
     }
 }
@@ -66,6 +72,8 @@ pub enum Leaf {
     ApiserverKubeletClient,
     /// The API server as a client of etcd.
     ApiserverEtcdClient,
+    /// The API server as it passes a user's request on to an aggregated API.
+    FrontProxyClient,
     /// etcd's serving certificate for clients.
     EtcdServer,
     /// etcd towards other members.
@@ -124,10 +132,11 @@ pub struct Identity {
 
 impl Leaf {
     /// All leaves, in the order in which they are issued.
-    pub const ALL: [Leaf; 18] = [
+    pub const ALL: [Leaf; 19] = [
         Leaf::Apiserver,
         Leaf::ApiserverKubeletClient,
         Leaf::ApiserverEtcdClient,
+        Leaf::FrontProxyClient,
         Leaf::EtcdServer,
         Leaf::EtcdPeer,
         Leaf::EtcdProbe,
@@ -151,6 +160,7 @@ impl Leaf {
             Leaf::Apiserver => "apiserver",
             Leaf::ApiserverKubeletClient => "apiserver-kubelet-client",
             Leaf::ApiserverEtcdClient => "apiserver-etcd-client",
+            Leaf::FrontProxyClient => "front-proxy-client",
             Leaf::EtcdServer => "etcd-server",
             Leaf::EtcdPeer => "etcd-peer",
             Leaf::EtcdProbe => "etcd-probe",
@@ -175,6 +185,7 @@ impl Leaf {
             Leaf::ApiserverEtcdClient | Leaf::EtcdServer | Leaf::EtcdPeer | Leaf::EtcdProbe => {
                 Authority::Etcd
             }
+            Leaf::FrontProxyClient => Authority::FrontProxy,
             _ => Authority::Cluster,
         }
     }
@@ -186,6 +197,9 @@ impl Leaf {
             Leaf::Apiserver => server("kube-apiserver", apiserver_names(rq)),
             Leaf::ApiserverKubeletClient => client(KUBELET_CLIENT_USER, None),
             Leaf::ApiserverEtcdClient => etcd("kube-apiserver", Usage::Client),
+            Leaf::FrontProxyClient => {
+                Identity { authority: Authority::FrontProxy, ..client(FRONT_PROXY_USER, None) }
+            }
             // etcd's JSON gateway dials its own server with this certificate, hence both usages.
             Leaf::EtcdServer => etcd_server("etcd-server"),
             Leaf::EtcdPeer => etcd_server("etcd-peer"),
@@ -301,6 +315,14 @@ mod tests {
             let etcd = leaf.identity(&request()).authority == Authority::Etcd;
             assert_eq!(etcd, leaf.file_stem().contains("etcd"), "{leaf:?}");
             assert_eq!(leaf.authority(), leaf.identity(&request()).authority, "{leaf:?}");
+        }
+    }
+
+    #[test]
+    fn a_front_proxy_certificate_opens_nothing_but_what_trusts_the_front_proxy() {
+        for leaf in Leaf::ALL {
+            let front = leaf.identity(&request()).authority == Authority::FrontProxy;
+            assert_eq!(front, leaf == Leaf::FrontProxyClient, "{leaf:?}");
         }
     }
 

@@ -23,6 +23,7 @@ pub struct Pki {
     request: Request,
     cluster: KeyPair,
     etcd: KeyPair,
+    front_proxy: KeyPair,
 }
 
 /// What one pass over the tree did and found.
@@ -77,8 +78,9 @@ impl Pki {
         let store = Store::new(dir);
         let cluster = authority_key(&store, Authority::Cluster)?;
         let etcd = authority_key(&store, Authority::Etcd)?;
+        let front_proxy = authority_key(&store, Authority::FrontProxy)?;
         service_account(&store)?;
-        let pki = Pki { store, request, cluster, etcd };
+        let pki = Pki { store, request, cluster, etcd, front_proxy };
         let report = pki.refresh(now)?;
         Ok((pki, report))
     }
@@ -167,6 +169,7 @@ impl Pki {
         match a {
             Authority::Cluster => &self.cluster,
             Authority::Etcd => &self.etcd,
+            Authority::FrontProxy => &self.front_proxy,
         }
     }
 
