@@ -14,16 +14,13 @@ use crate::image_dir::ImageDir;
 use crate::qemu::VmConfig;
 use crate::rundir::RunDir;
 use crate::vm::Vm;
+use crate::wait::PATIENCE;
 
 /// Port of the API server in the guest.
 pub const API_PORT: u16 = 6443;
 
 /// Port of the dashboard in the guest.
 pub const DASHBOARD_PORT: u16 = 7840;
-
-/// Time from power-on to a ready node: about 50 s under TCG on two idle
-/// processors, several times that on a busy machine.
-const READY_DEADLINE: Duration = Duration::from_secs(300);
 
 /// A guest whose node is ready, with the means to use it.
 #[derive(Debug)]
@@ -45,7 +42,7 @@ impl Cluster {
         let image = config.image.clone();
         let config = config.forward(0, API_PORT).forward(0, DASHBOARD_PORT);
         let vm = Vm::start(&config, RunDir::new()?)?;
-        vm.serial().wait_for("HAMLET phase=node-ready", READY_DEADLINE)?;
+        vm.serial().wait_for("HAMLET phase=node-ready", PATIENCE)?;
         Self::attach(vm, &image)
     }
 

@@ -40,4 +40,4 @@ pub use crate::serial::Serial;
 pub use crate::storage_node::{Quota, StorageNode, Written};
 pub use crate::thaw::thaw;
 pub use crate::vm::{DataDisk, Ending, Vm, create_raw_disk};
-pub use crate::wait::eventually;
+pub use crate::wait::{PATIENCE, eventually};

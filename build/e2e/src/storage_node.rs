@@ -14,12 +14,10 @@ use crate::kvm::probe;
 use crate::qemu::{Cache, VmConfig};
 use crate::rundir::RunDir;
 use crate::vm::{DataDisk, Ending, Vm};
+use crate::wait::PATIENCE;
 
 /// Memory of a node without Kubernetes, in MiB.
 const MEMORY_MIB: u64 = 1024;
-
-/// Time from power-on to healthy storage, on a busy machine under emulation.
-const READY_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Time for an orderly way down without Kubernetes.
 const DOWN_DEADLINE: Duration = Duration::from_secs(130);
@@ -75,7 +73,7 @@ impl StorageNode {
     /// The guest does not start or storage does not come up.
     pub fn boot(disk: &DataDisk) -> Result<Self> {
         let vm = Vm::start(&Self::config(disk)?, RunDir::new()?)?;
-        vm.serial().wait_for("HAMLET phase=storage ", READY_DEADLINE)?;
+        vm.serial().wait_for("HAMLET phase=storage ", PATIENCE)?;
         let channel = vm.channel();
         Ok(Self { vm, channel })
     }

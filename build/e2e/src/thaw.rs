@@ -17,6 +17,7 @@ use crate::kvm::Accelerator;
 use crate::qemu::{Cache, Disk, Format, VmConfig};
 use crate::rundir::{RunDir, cache_dir};
 use crate::vm::Vm;
+use crate::wait::PATIENCE;
 
 /// Name of the snapshot in the frozen disk.
 const SNAPSHOT: &str = "ready";
@@ -102,6 +103,8 @@ fn freeze(image: &ImageDir, accelerator: Accelerator, path: &Path) -> Result<()>
         bail!("qemu-img could not create {}", part.display());
     }
     let mut cluster = Cluster::boot(config(image, accelerator, &part))?;
+    // Made by a controller some time after the node is ready, and needed by every pod.
+    cluster.kubectl.wait("serviceaccount/default", "create", PATIENCE)?;
     cluster.vm.qmp().monitor(&format!("savevm {SNAPSHOT}"))?;
     let _ = cluster.vm.qmp().command("quit", json!({}));
     drop(cluster);

@@ -4,6 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+/// How long to wait for what a guest must do by itself, before it is said to hang. Not a measure:
+/// an emulated guest on a busy machine takes several times what it takes on an idle one.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(250);
 

@@ -3,14 +3,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::{API_PORT, Cluster, DASHBOARD_PORT, ImageDir, eventually, probe, thaw};
+use e2e::{API_PORT, Cluster, DASHBOARD_PORT, ImageDir, PATIENCE, eventually, probe, thaw};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(60);
-const LATER: Duration = Duration::from_secs(180);
 const LIMIT: u64 = 64 << 20;
 
 const CLASS: &str = include_str!("../../demo/storageclass.yaml");
@@ -22,7 +19,6 @@ fn cluster() -> Result<Cluster> {
     let image = ImageDir::from_env()?;
     let accelerator = probe(&image.kernel())?;
     let cluster = thaw(&image, accelerator)?;
-    cluster.kubectl.wait("serviceaccount/default", "create", SOON)?;
     cluster.kubectl.apply(CLASS)?;
     Ok(cluster)
 }
@@ -96,8 +92,8 @@ fn a_claim_becomes_a_volume_whose_limit_the_pod_meets_and_deletion_gives_it_back
     let free = volumes(&mut cluster)?["capacity"]["available_bytes"].clone();
     cluster.kubectl.apply(CLAIM)?;
     cluster.kubectl.apply(POD)?;
-    cluster.kubectl.wait("pvc/demo", "jsonpath={.status.phase}=Bound", LATER)?;
-    cluster.kubectl.wait("pod/demo", "condition=Ready", LATER)?;
+    cluster.kubectl.wait("pvc/demo", "jsonpath={.status.phase}=Bound", PATIENCE)?;
+    cluster.kubectl.wait("pod/demo", "condition=Ready", PATIENCE)?;
     let said = cluster.kubectl.run(&["logs", "demo"])?;
     ensure!(said.contains(&format!("written {LIMIT}\n")), "{said}");
     ensure!(said.contains("No space left on device"), "{said}");
@@ -111,13 +107,13 @@ fn a_claim_becomes_a_volume_whose_limit_the_pod_meets_and_deletion_gives_it_back
     stats_show_the_volume(&cluster)?;
 
     cluster.kubectl.run(&["delete", "pod/demo", "pvc/demo", "--timeout=60s"])?;
-    eventually("the volume is gone", LATER, || {
+    eventually("the volume is gone", PATIENCE, || {
         ensure!(engine_objects(&mut cluster)?.is_empty(), "still in the inventory");
         let volumes = cluster.kubectl.json(&["get", "pv"])?;
         ensure!(volumes["items"] == json!([]), "still a PersistentVolume");
         Ok(())
     })?;
-    eventually("the space is back", SOON, || {
+    eventually("the space is back", PATIENCE, || {
         let now = volumes(&mut cluster)?["capacity"]["available_bytes"].clone();
         // The log of what happened takes a little, the volume would take 64 MiB.
         let (now, free) = (now.as_u64().context("bytes")?, free.as_u64().context("bytes")?);
@@ -128,7 +124,7 @@ fn a_claim_becomes_a_volume_whose_limit_the_pod_meets_and_deletion_gives_it_back
 
 /// The kubelet's summary API shows the claim's size and use.
 fn stats_show_the_volume(cluster: &Cluster) -> Result<()> {
-    eventually("the kubelet's statistics", LATER, || {
+    eventually("the kubelet's statistics", PATIENCE, || {
         let path = "/api/v1/nodes/hamlet-0/proxy/stats/summary";
         let summary = cluster.kubectl.run(&["get", "--raw", path])?;
         let summary: Value = serde_json::from_str(&summary)?;
@@ -149,11 +145,11 @@ fn a_read_only_pod_cannot_write_and_sees_what_another_wrote() -> Result<()> {
     let cluster = cluster()?;
     cluster.kubectl.apply(&claim("shared", "16Mi", "ReadWriteOnce"))?;
     cluster.kubectl.apply(&pod("shared", "echo hello > /data/text", false))?;
-    cluster.kubectl.wait("pod/shared", "jsonpath={.status.phase}=Succeeded", LATER)?;
+    cluster.kubectl.wait("pod/shared", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;
     cluster.kubectl.run(&["delete", "pod/shared", "--timeout=60s"])?;
     let script = "cat /data/text; touch /data/other || true";
     cluster.kubectl.apply(&pod("shared", script, true))?;
-    cluster.kubectl.wait("pod/shared", "jsonpath={.status.phase}=Succeeded", LATER)?;
+    cluster.kubectl.wait("pod/shared", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;
     let said = cluster.kubectl.run(&["logs", "shared"])?;
     ensure!(said.contains("hello") && said.contains("Read-only file system"), "{said}");
     Ok(())
@@ -187,7 +183,7 @@ fn absurd_claims_are_refused_or_get_an_event_and_nothing_is_made() -> Result<()>
     }
     ensure!(accepted.contains(&"larger-than-the-disk"), "{accepted:?}");
     for name in accepted {
-        eventually(&format!("an event on claim {name}"), LATER, || {
+        eventually(&format!("an event on claim {name}"), PATIENCE, || {
             let events = events_of_claim(&cluster, name)?;
             ensure!(events.contains("ProvisioningFailed"), "{events:?}");
             Ok(())
@@ -220,7 +216,7 @@ spec:
     let bound = claim("hostile", "1Mi", "ReadWriteOnce") + "  volumeName: hostile\n";
     cluster.kubectl.apply(&bound)?;
     cluster.kubectl.apply(&pod("hostile", "true", false))?;
-    eventually("an event on the pod", LATER, || {
+    eventually("an event on the pod", PATIENCE, || {
         let events =
             cluster.kubectl.run(&["get", "events", "-o", "jsonpath={.items[*]['reason']}"])?;
         ensure!(events.contains("FailedMount"), "{events}");
@@ -240,7 +236,7 @@ fn a_provisioner_that_panics_is_restarted_shown_on_the_dashboard_and_serves_what
     cluster.channel.call("test.panic", json!({ "dn": dn }))?;
     cluster.kubectl.apply(&claim("waiting", "8Mi", "ReadWriteOnce"))?;
     cluster.kubectl.apply(&pod("waiting", "df -k /data", false))?;
-    eventually("a restart", LATER, || {
+    eventually("a restart", PATIENCE, || {
         let now = node_of(&mut cluster, ".provisioner")?;
         ensure!(now["deaths"].as_u64() > before["deaths"].as_u64(), "{now}");
         ensure!(now["starts"].as_u64() > before["starts"].as_u64(), "{now}");
@@ -248,7 +244,7 @@ fn a_provisioner_that_panics_is_restarted_shown_on_the_dashboard_and_serves_what
         ensure!(death.to_lowercase().contains("panic"), "{death}");
         Ok(())
     })?;
-    cluster.kubectl.wait("pvc/waiting", "jsonpath={.status.phase}=Bound", LATER)?;
+    cluster.kubectl.wait("pvc/waiting", "jsonpath={.status.phase}=Bound", PATIENCE)?;
     let page = dashboard(&mut cluster, &format!("/dn/{dn}"))?;
     ensure!(page.contains("200 OK") && page.to_lowercase().contains("panic"), "{page}");
     Ok(())
@@ -260,15 +256,15 @@ fn a_killed_api_server_comes_back_without_a_reboot() -> Result<()> {
     let boot = cluster.channel.call("status", json!({}))?["boot_id"].clone();
     let before = node_of(&mut cluster, ".apiserver")?;
     cluster.channel.call("test.kill", json!({ "dn": before["dn"] }))?;
-    eventually("a restart", LATER, || {
+    eventually("a restart", PATIENCE, || {
         let now = node_of(&mut cluster, ".apiserver")?;
         ensure!(now["starts"].as_u64() > before["starts"].as_u64(), "{now}");
         Ok(())
     })?;
-    eventually("the API server answers", LATER, || {
+    eventually("the API server answers", PATIENCE, || {
         cluster.kubectl.run(&["get", "--raw", "/readyz"])
     })?;
-    cluster.kubectl.wait("node/hamlet-0", "condition=Ready", LATER)?;
+    cluster.kubectl.wait("node/hamlet-0", "condition=Ready", PATIENCE)?;
     ensure!(cluster.channel.call("status", json!({}))?["boot_id"] == boot, "the node rebooted");
     Ok(())
 }
@@ -316,7 +312,7 @@ fn dashboard(cluster: &mut Cluster, path: &str) -> Result<String> {
 
 fn http(port: u16, path: &str, token: Option<&str>) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).context("no dashboard")?;
-    stream.set_read_timeout(Some(SOON))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n")?;
     let mut answer = Vec::new();

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::{Cache, Cluster, DataDisk, Ending, ImageDir, VmConfig, eventually, probe};
+use e2e::{Cache, Cluster, DataDisk, Ending, ImageDir, PATIENCE, VmConfig, eventually, probe};
 use serde_json::{Value, json};
 
 const DISK: u64 = 8 << 30;
-const LATER: Duration = Duration::from_secs(240);
 const DOWN: Duration = Duration::from_secs(130);
 
 const CLASS: &str = include_str!("../../demo/storageclass.yaml");
@@ -18,7 +17,7 @@ fn boot(disk: &DataDisk) -> Result<Cluster> {
     let accelerator = probe(&image.kernel())?;
     let config = VmConfig::new(image, accelerator).data_disk(disk.path(), Cache::Writeback);
     let cluster = Cluster::boot(config)?;
-    cluster.kubectl.wait("serviceaccount/default", "create", LATER)?;
+    cluster.kubectl.wait("serviceaccount/default", "create", PATIENCE)?;
     Ok(cluster)
 }
 
@@ -90,14 +89,14 @@ fn a_reboot_keeps_the_data_of_a_bound_claim_and_of_a_retained_volume() -> Result
     cluster.kubectl.apply(&retain)?;
     cluster.kubectl.apply(&(claim("bound", "local") + &claim("kept", "retain")))?;
     cluster.kubectl.apply(&pod("writer", &["bound", "kept"]))?;
-    cluster.kubectl.wait("pod/writer", "condition=Ready", LATER)?;
+    cluster.kubectl.wait("pod/writer", "condition=Ready", PATIENCE)?;
     let before = entries(&mut cluster)?;
     ensure!(before.len() == 2, "{before:?}");
     cluster.channel.call("poweroff", json!({}))?;
     ensure!(cluster.vm.wait_end(DOWN)? == Ending::PowerOff);
 
     let mut cluster = boot(&disk)?;
-    eventually("the pod runs again and finds its data", LATER, || {
+    eventually("the pod runs again and finds its data", PATIENCE, || {
         let said = cluster.kubectl.run(&["logs", "writer"])?;
         ensure!(said.contains("/data/bound line line"), "{said}");
         ensure!(said.contains("/data/kept line line"), "{said}");
@@ -105,7 +104,7 @@ fn a_reboot_keeps_the_data_of_a_bound_claim_and_of_a_retained_volume() -> Result
     })?;
     ensure!(entries(&mut cluster)? == before);
     cluster.kubectl.run(&["delete", "pod/writer", "pvc/bound", "pvc/kept", "--timeout=60s"])?;
-    eventually("one volume is released, the other gone", LATER, || {
+    eventually("one volume is released, the other gone", PATIENCE, || {
         let left = volumes(&cluster)?;
         ensure!(left.len() == 1, "{} volumes", left.len());
         ensure!(left[0]["status"]["phase"] == "Released", "{}", left[0]["status"]);
@@ -128,7 +127,7 @@ fn a_power_cut_amid_fifty_claims_leaves_volumes_and_registry_in_agreement() -> R
         claims + &pod(&format!("pod-{number}"), &groups[number])
     };
     cluster.kubectl.apply(&manifest(0))?;
-    cluster.kubectl.wait("pod/pod-0", "condition=Ready", LATER)?;
+    cluster.kubectl.wait("pod/pod-0", "condition=Ready", PATIENCE)?;
     for number in 1..groups.len() {
         cluster.kubectl.apply(&manifest(number))?;
     }
@@ -136,7 +135,7 @@ fn a_power_cut_amid_fifty_claims_leaves_volumes_and_registry_in_agreement() -> R
     let mut delete = vec!["delete", "--wait=false", "pod/pod-0"];
     delete.extend(claims.iter().map(String::as_str));
     cluster.kubectl.run(&delete)?;
-    eventually("creations are under way", LATER, || {
+    eventually("creations are under way", PATIENCE, || {
         let made = entries(&mut cluster)?.len();
         ensure!(made >= 15, "{made} volumes yet");
         Ok(())
@@ -144,7 +143,7 @@ fn a_power_cut_amid_fifty_claims_leaves_volumes_and_registry_in_agreement() -> R
     cluster.vm.power_cut();
 
     let mut cluster = boot(&disk)?;
-    eventually("every claim is served and every deleted one gone", LATER, || {
+    eventually("every claim is served and every deleted one gone", PATIENCE, || {
         let claims = cluster.kubectl.json(&["get", "pvc"])?;
         let claims = claims["items"].as_array().context("no list of claims")?.clone();
         let bound = claims.iter().filter(|claim| claim["status"]["phase"] == "Bound").count();
