@@ -303,9 +303,17 @@ impl Process {
         spec: ChildSpec,
         spawner: Arc<dyn Spawner>,
     ) -> Result<Process, Stop> {
-        let (dn, owned) = (ctx.dn().clone(), spec.clone());
-        let job =
-            ctx.spawn_blocking(Name::from_static("spawn"), move || spawner.spawn(&dn, &owned));
+        let (dn, owned, lasting) = (ctx.dn().clone(), spec.clone(), ctx.lasting());
+        let job = ctx.spawn_blocking(Name::from_static("spawn"), move || {
+            let child = spawner.spawn(&dn, &owned)?;
+            // Here and not after the await: an abort in between must not lose the process.
+            let (exit, empty) = (child.wait(), child.scope_empty());
+            lasting.until(Name::from_static("process"), async move {
+                exit.await;
+                empty.await;
+            });
+            Ok::<_, io::Error>(child)
+        });
         let mut child = job.await??;
         let began = Instant::now();
         slog::info!(ctx.log(), "started"; "pid" => child.pid(),

@@ -196,10 +196,27 @@ impl Context {
         &self.core.logs
     }
 
+    /// Can make this incarnation last until something has ended, from any thread.
+    pub(crate) fn lasting(&self) -> Lasting {
+        Lasting(self.core.clone())
+    }
+
     /// Says that all is ready: sockets bound, probes passed, children started.
     pub fn healthy(self) -> Running {
         self.core.slot.healthy();
         Running { core: self.core }
+    }
+}
+
+/// See [`Context::lasting`].
+pub(crate) struct Lasting(Arc<Core>);
+
+impl Lasting {
+    pub(crate) fn until<F>(&self, name: Name, end: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        runner::outlast(&self.0, name, end);
     }
 }
 

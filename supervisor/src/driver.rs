@@ -299,7 +299,10 @@ impl Driver {
             }
             Effect::Log { dn, level, text } => self.log(&dn, level, &text),
             Effect::Stuck { incarnation, dn } => self.log_stuck(incarnation, &dn),
-            Effect::Forget { token } => drop(self.services.remove(&token)),
+            Effect::Forget { dn, token } => {
+                self.logs.vanished(&dn);
+                token.and_then(|token| self.services.remove(&token));
+            }
             Effect::Fatal(fatal) => {
                 self.log(&fatal.dn, Level::Critical, &format!("fatal: {}", fatal.reason));
                 self.outputs.fatal.send_replace(Some(fatal));

@@ -237,6 +237,21 @@ where
     }
 }
 
+/// Makes an incarnation last at least until `end`, also if it is aborted: for what goes on by
+/// itself, such as a process that is being killed. Shown like a job; cannot be aborted either.
+pub(crate) fn outlast<F>(core: &Arc<Core>, name: Name, end: F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let id = core.tasks.register(name.clone(), PollClock::default());
+    let registered = Registered { core: core.clone(), id, failure: None };
+    let guarded = Guarded::new(core.dn.clone(), PollClock::default(), end);
+    drop(core.runtime().spawn(async move {
+        let failure = guarded.await.err();
+        registered.end(failure.map(|text| Exit::Panicked(format!("{name} {text}"))));
+    }));
+}
+
 /// Starts a blocking job of an incarnation.
 pub(crate) fn spawn_job<T, F>(core: &Arc<Core>, name: Name, job: F) -> crate::Job<T>
 where

@@ -120,6 +120,14 @@ impl Harness {
         let _ = view.wait_for(there).await;
     }
 
+    /// Waits until a node has this state, whatever is being done with it, as long as it takes.
+    pub async fn reached_state(&self, dn: &str, state: State) {
+        let mut view = self.supervisor.view();
+        let there =
+            |s: &Arc<Snapshot>| s.nodes.iter().any(|n| n.dn.as_str() == dn && n.state == state);
+        let _ = view.wait_for(there).await;
+    }
+
     /// The log of a DN and below as text.
     pub fn log_of(&self, dn: &str) -> String {
         let query = Dn::new(dn).map(Query::all).unwrap_or_else(|_| Query::all(Dn::ALL));

@@ -29,6 +29,8 @@ struct World {
     refuse: bool,
     /// Exits by itself on a signal.
     obeys: bool,
+    /// Does not die of a kill before it is told to.
+    lingers: bool,
 }
 
 impl World {
@@ -121,9 +123,11 @@ impl Child for FakeChild {
     fn kill_scope(&self) -> io::Result<()> {
         let mut world = self.world.lock();
         world.kills += 1;
-        world.out = None;
-        world.err = None;
-        world.end(9);
+        if !world.lingers {
+            world.out = None;
+            world.err = None;
+            world.end(9);
+        }
         Ok(())
     }
 
@@ -134,6 +138,10 @@ impl Child for FakeChild {
 
 impl Drop for FakeChild {
     fn drop(&mut self) {
+        // As the contract of `Child` says.
+        if self.exit.borrow().is_none() {
+            let _ = self.kill_scope();
+        }
         self.world.lock().dropped += 1;
     }
 }
@@ -272,5 +280,51 @@ async fn r5_grandchildren_that_keep_the_pipes_open_are_cut_after_a_second() {
     assert_eq!(tree.node("root.etcd").deaths, 1);
     drop((out, err));
     fake.0.lock().obeys = true;
+    tree.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn r4_an_aborted_node_has_exited_only_when_its_process_has() {
+    let (tree, fake) = start(spec());
+    fake.0.lock().obeys = false;
+    fake.0.lock().lingers = true;
+    tree.reached("root.etcd", State::Healthy).await;
+    tree.supervisor.restart(&Dn::from_static("root.etcd")).await.unwrap();
+    // TERM, grace, kill, stop deadline, abort: and the process still will not die.
+    let mut view = tree.supervisor.view();
+    view.wait_for(|s| s.nodes.iter().any(|n| n.phase.as_str() == "stuck")).await.unwrap();
+    assert_eq!(fake.0.lock().dropped, 1, "the abort has dropped the child, which kills");
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(fake.0.lock().spawned, 1, "nothing starts beside the old process");
+    let log = tree.log_of("root.etcd");
+    assert!(log.contains("process"), "what it waits for is named: {log}");
+    fake.0.lock().lingers = false;
+    fake.exit(9);
+    fake.0.lock().obeys = true;
+    tree.reached("root.etcd", State::Healthy).await;
+    assert_eq!(fake.0.lock().spawned, 2);
+    tree.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn r5_a_child_that_writes_without_newlines_fills_no_memory_and_is_read_to_its_end() {
+    const BYTES: usize = 64 << 20;
+    let (tree, fake) = start(spec());
+    tree.reached("root.etcd", State::Healthy).await;
+    let mut out = fake.0.lock().out.take().unwrap();
+    #[expect(clippy::disallowed_methods, reason = "plays the child, which is no Runnable")]
+    let writer = tokio::task::spawn_blocking(move || {
+        let chunk = vec![b'x'; 1 << 16];
+        for _ in 0..BYTES / chunk.len() {
+            out.write_all(&chunk).unwrap();
+        }
+        out.write_all(b"\nlast\n").unwrap();
+    });
+    until(|| writer.is_finished()).await;
+    until(|| tree.log_of("root.etcd").contains("R last")).await;
+    let stats = tree.logs().stats();
+    assert!(stats.retained_bytes < 1 << 20, "{}", stats.retained_bytes);
+    let log = tree.log_of("root.etcd");
+    assert!(log.contains(&format!("(+{} bytes)", BYTES - (4 << 10))), "the rest is counted");
     tree.end().await;
 }

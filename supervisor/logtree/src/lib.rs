@@ -10,6 +10,7 @@
 
 mod drain;
 mod entry;
+mod evicted;
 mod library;
 mod name;
 mod parse;

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::store::{Store, Waiter};
+use crate::store::{Ring, Store, Waiter};
 use crate::{Dn, Entry, Level};
 
 /// Entries copied per lock.
@@ -36,7 +36,9 @@ pub enum Backlog {
     All,
     /// The last n that match, in order.
     Last(usize),
-    /// What came after the cursor.
+    /// What came after the cursor. What was evicted since is missed: counted exactly for a query of
+    /// everything; for some DNs as far back as 1024 stretches of entries that each DN has lost, and
+    /// what was lost before that is not counted.
     After(Cursor),
     /// What was said at or after this time (ns since 1970).
     Since(i64),
@@ -139,7 +141,16 @@ pub struct Batch {
     pub end: bool,
 }
 
-/// What a reader knows of one ring; `None`: not its business.
+/// What a reader knows of one place.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// The ring that was there when it looked.
+    tenant: u64,
+    /// `None`: not its business.
+    at: Option<Position>,
+}
+
+/// Where a reader stands in one ring.
 #[derive(Debug, Clone, Copy)]
 struct Position {
     next: u64,
@@ -153,7 +164,7 @@ pub struct Reader {
     store: Arc<Mutex<Store>>,
     query: Query,
     waiter: Arc<Waiter>,
-    positions: Vec<Option<Position>>,
+    places: Vec<Place>,
     /// Entries up to here are backlog and must be younger than `since`.
     opened_at: u64,
     since: Option<i64>,
@@ -171,6 +182,8 @@ impl Reader {
             notify: Notify::new(),
             flag: Mutex::new(false),
             condvar: Condvar::new(),
+            kind: Mutex::new(if query.follow { "follow" } else { "once" }),
+            departed: Mutex::new(Vec::new()),
         });
         let mut locked = store.lock();
         locked.expire_levels();
@@ -186,7 +199,7 @@ impl Reader {
             Backlog::After(cursor) => cursor.0.min(last_seq),
             Backlog::Last(n) => nth_last(&locked, &query, &waiter, n),
         };
-        let mut positions = Vec::with_capacity(locked.rings.len());
+        let mut places = Vec::with_capacity(locked.rings.len());
         for ring in &locked.rings {
             let next = match query.backlog {
                 Backlog::After(_) => ring.dn_seq_after(after),
@@ -195,11 +208,23 @@ impl Reader {
                 }
             };
             let end = if query.follow { u64::MAX } else { ring.next_dn_seq() };
-            positions.push(waiter.matches(&ring.dn).then_some(Position { next, end }));
+            let at = waiter.matches(&ring.dn).then_some(Position { next, end });
+            places.push(Place { tenant: ring.tenant, at });
+        }
+        let missed = unremembered(&locked, &query, after);
+        if missed > 0 {
+            *locked.missed.entry(*waiter.kind.lock()).or_default() += missed;
         }
         drop(locked);
         let opened_at = last_seq;
-        Ok(Reader { store, query, waiter, positions, opened_at, since, cursor: after, missed: 0 })
+        Ok(Reader { store, query, waiter, places, opened_at, since, cursor: after, missed })
+    }
+
+    /// Says what the reader is, for metrics: `console`, `stream`. By default `follow` or `once`.
+    #[must_use]
+    pub fn named(self, kind: &'static str) -> Reader {
+        *self.waiter.kind.lock() = kind;
+        self
     }
 
     /// The next entries, at most `max`; none if there are none now.
@@ -273,16 +298,32 @@ impl Reader {
         let store = self.store.clone();
         let store = store.lock();
         self.meet_new_rings(&store);
-        let mut rings = store.rings.iter().zip(&self.positions);
-        rings.any(|(ring, at)| at.is_some_and(|at| at.next < ring.next_dn_seq()))
+        let mut rings = store.rings.iter().zip(&self.places);
+        rings.any(|(ring, place)| place.at.is_some_and(|at| at.next < ring.next_dn_seq()))
     }
 
-    /// Rings that appeared since: all of their entries are newer than this reader.
+    /// Rings that appeared since, some in the place of others: all of their entries are newer than
+    /// this reader.
     fn meet_new_rings(&mut self, store: &Store) {
-        for ring in &store.rings[self.positions.len()..] {
-            let end = if self.query.follow { u64::MAX } else { 0 };
-            let position = Position { next: 1, end };
-            self.positions.push(self.waiter.matches(&ring.dn).then_some(position));
+        let departed = std::mem::take(&mut *self.waiter.departed.lock());
+        for (tenant, after_last) in departed {
+            let place = self.places.iter_mut().find(|p| p.tenant == tenant);
+            if let Some(at) = place.and_then(|p| p.at.take()) {
+                self.missed += after_last.min(at.end).saturating_sub(at.next);
+            }
+        }
+        let end = if self.query.follow { u64::MAX } else { 0 };
+        for (index, ring) in store.rings.iter().enumerate() {
+            let known = self.places.get(index).is_some_and(|p| p.tenant == ring.tenant);
+            if known {
+                continue;
+            }
+            let at = self.waiter.matches(&ring.dn).then_some(Position { next: 1, end });
+            let place = Place { tenant: ring.tenant, at };
+            match self.places.get_mut(index) {
+                Some(old) => *old = place,
+                None => self.places.push(place),
+            }
         }
     }
 
@@ -290,11 +331,12 @@ impl Reader {
     fn take(&mut self, max: usize) -> Vec<Arc<Entry>> {
         let shared = self.store.clone();
         let mut store = shared.lock();
+        let told = self.missed;
         self.meet_new_rings(&store);
-        let mut missed = 0;
+        let mut missed = self.missed - told;
         let mut heap = BinaryHeap::new();
-        for (index, (ring, at)) in store.rings.iter().zip(&mut self.positions).enumerate() {
-            let Some(at) = at else { continue };
+        for (index, (ring, place)) in store.rings.iter().zip(&mut self.places).enumerate() {
+            let Some(at) = &mut place.at else { continue };
             let first = ring.first_dn_seq().min(at.end);
             if at.next < first {
                 missed += first - at.next;
@@ -307,7 +349,7 @@ impl Reader {
         let mut out = Vec::with_capacity(max.min(heap.len() * CHUNK));
         while out.len() < max {
             let Some(Reverse((seq, index))) = heap.pop() else { break };
-            let Some(at) = &mut self.positions[index] else { continue };
+            let Some(at) = &mut self.places[index].at else { continue };
             let Some(entry) = entry_at(&store, index, *at) else { continue };
             out.push(entry.clone());
             at.next += 1;
@@ -320,8 +362,10 @@ impl Reader {
             // All that exists was looked at, also in DNs that are not ours.
             self.cursor = self.cursor.max(store.last_seq());
         }
-        store.missed += missed;
-        self.missed += missed;
+        if missed > 0 {
+            *store.missed.entry(*self.waiter.kind.lock()).or_default() += missed;
+        }
+        self.missed = told + missed;
         out
     }
 }
@@ -331,6 +375,20 @@ impl Drop for Reader {
         let mut store = self.store.lock();
         store.waiters.retain(|w| !Arc::ptr_eq(w, &self.waiter));
     }
+}
+
+/// Entries after a cursor that no ring remembers to have lost: a ring remembers so much only. Exact
+/// for a query of everything, because the numbers of the whole log have no gaps; 0 for others.
+fn unremembered(store: &Store, query: &Query, after: u64) -> u64 {
+    let everything = query.dn.is_all() && query.children;
+    if !everything || !matches!(query.backlog, Backlog::After(_)) {
+        return 0;
+    }
+    let known = |ring: &Ring| {
+        let evicted = ring.first_dn_seq().saturating_sub(ring.dn_seq_after(after));
+        evicted + ring.kept_after(after)
+    };
+    (store.last_seq() - after).saturating_sub(store.rings.iter().map(known).sum())
 }
 
 fn entry_at(store: &Store, index: usize, at: Position) -> Option<&Arc<Entry>> {

@@ -79,12 +79,13 @@ impl LineSink {
         match parsed {
             Some(record) => {
                 let len = record.message.len() + dropped;
-                self.tree.append_cut(&self.dn, record, len, false);
+                self.tree.append_cut(&self.dn, record, len, None);
             }
             None => {
                 let kept = &text[..text.floor_char_boundary(MAX_RAW_BYTES)];
                 let whole = text.len() + dropped;
-                let unparsed = !matches!(self.format, Format::Raw | Format::Auto);
+                let named = !matches!(self.format, Format::Raw | Format::Auto);
+                let unparsed = named.then_some(self.format);
                 self.tree.append_cut(&self.dn, Record::raw(kept), whole, unparsed);
             }
         }

@@ -2,10 +2,11 @@
 //!
 //! Invariants: `seq` rises over the whole tree, `dn_seq` has no gaps within a DN, both given under
 //! the lock; a ring never exceeds its quota, nor the whole its total, except for what every DN may
-//! keep (rule L5). Nothing is formatted and nothing logs while the lock is held. Rings are never
-//! removed, so a ring's number is valid for ever.
+//! keep (rule L5). Nothing is formatted and nothing logs while the lock is held. The place of a ring
+//! is given to another DN only when its own has been gone for an hour; each tenant of a place has a
+//! number of its own, and readers are told what was taken away from under them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::entry::size_of_entry;
+use crate::evicted::Evicted;
+use crate::parse::Format;
 use crate::{Dn, Entry, Level};
 
 /// Entries every DN may keep when the whole log is full, unless they are larger than the next.
@@ -23,8 +26,8 @@ const FLOOR_ENTRIES: usize = 64;
 const FLOOR_BYTES: usize = 4 << 10;
 /// Evicted at once when the whole log is full, so that the search for the largest DN is rare.
 const SLACK_BYTES: usize = 64 << 10;
-/// Evicted sequence numbers remembered per DN, for readers that resume by cursor.
-const EVICTED_SEQS: usize = 1024;
+/// From then on a DN that has vanished is emptied first.
+const VANISHED_FOR: Duration = Duration::from_secs(3600);
 /// Largest quota in bytes.
 const MAX_QUOTA_BYTES: usize = 8 << 20;
 
@@ -79,34 +82,65 @@ pub struct DnStats {
     pub truncated: u64,
     /// Lines that did not fit the format they were said to have.
     pub unparsed: u64,
+    /// The same by format; a format without any is not listed.
+    pub unparsed_by_format: Vec<(&'static str, u64)>,
 }
 
 /// What is counted beside an entry.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flags {
     pub(crate) truncated: bool,
-    pub(crate) unparsed: bool,
+    /// The format it was said to have.
+    pub(crate) unparsed: Option<Format>,
 }
 
 /// The log of one DN.
 #[derive(Debug)]
 pub(crate) struct Ring {
+    /// Never used twice; a place in `Store::rings` may get another tenant.
+    pub(crate) tenant: u64,
     pub(crate) dn: Dn,
+    /// Since when nobody has the DN.
+    pub(crate) vanished: Option<Instant>,
     pub(crate) entries: VecDeque<Arc<Entry>>,
     /// Least level of its loggers, shared with them.
     pub(crate) level: Arc<AtomicU8>,
     next_dn_seq: u64,
     bytes: usize,
     quota: Quota,
-    evicted_seqs: VecDeque<u64>,
+    gone: Evicted,
     by_level: [u64; 6],
     raw: u64,
     evicted: u64,
     truncated: u64,
-    unparsed: u64,
+    unparsed: BTreeMap<Format, u64>,
 }
 
 impl Ring {
+    fn new(tenant: u64, dn: Dn, level: Level, quota: Quota) -> Ring {
+        Ring {
+            tenant,
+            dn,
+            vanished: None,
+            entries: VecDeque::new(),
+            level: Arc::new(AtomicU8::new(level as u8)),
+            next_dn_seq: 1,
+            bytes: 0,
+            quota,
+            gone: Evicted::default(),
+            by_level: [0; 6],
+            raw: 0,
+            evicted: 0,
+            truncated: 0,
+            unparsed: BTreeMap::new(),
+        }
+    }
+
+    /// Nobody has had its DN for so long that it is the first to go.
+    fn is_past(&self, now: Instant) -> bool {
+        self.vanished.is_some_and(|at| now.saturating_duration_since(at) >= VANISHED_FOR)
+    }
+
     /// `dn_seq` of the oldest kept entry, or of the next one.
     pub(crate) fn first_dn_seq(&self) -> u64 {
         self.next_dn_seq - self.entries.len() as u64
@@ -121,12 +155,14 @@ impl Ring {
     pub(crate) fn dn_seq_after(&self, seq: u64) -> u64 {
         let kept = self.entries.partition_point(|e| e.seq <= seq) as u64;
         match kept {
-            0 => {
-                let known = self.evicted_seqs.partition_point(|s| *s <= seq);
-                self.first_dn_seq() - (self.evicted_seqs.len() - known) as u64
-            }
+            0 => self.first_dn_seq() - self.gone.after(seq),
             kept => self.first_dn_seq() + kept,
         }
+    }
+
+    /// Entries kept that came after a sequence number.
+    pub(crate) fn kept_after(&self, seq: u64) -> u64 {
+        (self.entries.len() - self.entries.partition_point(|e| e.seq <= seq)) as u64
     }
 
     fn evict(&mut self) -> usize {
@@ -134,10 +170,7 @@ impl Ring {
         let size = size_of_entry(&entry);
         self.bytes -= size;
         self.evicted += 1;
-        if self.evicted_seqs.len() == EVICTED_SEQS {
-            self.evicted_seqs.pop_front();
-        }
-        self.evicted_seqs.push_back(entry.seq);
+        self.gone.push(entry.seq);
         size
     }
 
@@ -156,7 +189,8 @@ impl Ring {
             raw: self.raw,
             evicted: self.evicted,
             truncated: self.truncated,
-            unparsed: self.unparsed,
+            unparsed: self.unparsed.values().sum(),
+            unparsed_by_format: self.unparsed.iter().map(|(f, n)| (f.as_str(), *n)).collect(),
         }
     }
 }
@@ -171,6 +205,10 @@ pub(crate) struct Waiter {
     pub(crate) notify: Notify,
     pub(crate) flag: Mutex<bool>,
     pub(crate) condvar: Condvar,
+    /// What the reader is, for metrics.
+    pub(crate) kind: Mutex<&'static str>,
+    /// Tenants of its DNs that had to go, and the `dn_seq` after their last entry.
+    pub(crate) departed: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Waiter {
@@ -207,7 +245,9 @@ pub(crate) struct Store {
     rules: Vec<LevelRule>,
     next_expiry: Option<Instant>,
     quotas: HashMap<Dn, Quota>,
-    pub(crate) missed: u64,
+    next_tenant: u64,
+    /// Entries that readers missed, by kind of reader.
+    pub(crate) missed: BTreeMap<&'static str, u64>,
 }
 
 /// Level of a DN nobody has set one for.
@@ -226,7 +266,8 @@ impl Store {
             rules: Vec::new(),
             next_expiry: None,
             quotas: HashMap::new(),
-            missed: 0,
+            next_tenant: 1,
+            missed: BTreeMap::new(),
         }
     }
 
@@ -235,44 +276,88 @@ impl Store {
     }
 
     /// The ring of a DN, or of its nearest ancestor when there are too many.
-    pub(crate) fn ring(&mut self, dn: &Dn) -> usize {
+    pub(crate) fn ring(&mut self, dn: &Dn, now: Instant) -> usize {
         if let Some(index) = self.by_dn.get(dn) {
             return *index;
         }
-        if self.rings.len() >= self.limits.dns {
-            let mut ancestor = dn.parent();
-            while let Some(up) = ancestor {
-                if let Some(index) = self.by_dn.get(&up) {
-                    return *index;
-                }
-                ancestor = up.parent();
-            }
-            return 0;
-        }
+        let place = match self.rings.len() < self.limits.dns {
+            true => None,
+            false => match self.oldest_past(now, |_| true) {
+                Some(index) => Some(index),
+                None => return self.nearest(dn),
+            },
+        };
         let quota = self.quotas.get(dn).copied().unwrap_or(self.limits.quota);
-        let level = self.level_of(dn);
-        self.rings.push(Ring {
-            dn: dn.clone(),
-            entries: VecDeque::new(),
-            level: Arc::new(AtomicU8::new(level as u8)),
-            next_dn_seq: 1,
-            bytes: 0,
-            quota,
-            evicted_seqs: VecDeque::new(),
-            by_level: [0; 6],
-            raw: 0,
-            evicted: 0,
-            truncated: 0,
-            unparsed: 0,
-        });
-        self.by_dn.insert(dn.clone(), self.rings.len() - 1);
-        self.rings.len() - 1
+        let ring = Ring::new(self.next_tenant, dn.clone(), self.level_of(dn), quota);
+        self.next_tenant += 1;
+        let index = match place {
+            Some(index) => {
+                self.retire(index);
+                self.rings[index] = ring;
+                index
+            }
+            None => {
+                self.rings.push(ring);
+                self.rings.len() - 1
+            }
+        };
+        self.by_dn.insert(dn.clone(), index);
+        index
+    }
+
+    /// The ring of the nearest ancestor, or the first of all.
+    fn nearest(&self, dn: &Dn) -> usize {
+        let mut ancestor = dn.parent();
+        while let Some(up) = ancestor {
+            if let Some(index) = self.by_dn.get(&up) {
+                return *index;
+            }
+            ancestor = up.parent();
+        }
+        0
+    }
+
+    /// Of the rings whose DN has been gone for long, the one that has for longest.
+    fn oldest_past(&self, now: Instant, also: impl Fn(&Ring) -> bool) -> Option<usize> {
+        let past = self.rings.iter().enumerate().filter(|(_, r)| r.is_past(now) && also(r));
+        past.min_by_key(|(_, r)| r.vanished).map(|(index, _)| index)
+    }
+
+    /// Takes all that is kept of a ring, and its DN.
+    fn retire(&mut self, index: usize) {
+        let ring = &self.rings[index];
+        for waiter in self.waiters.iter().filter(|w| w.matches(&ring.dn)) {
+            waiter.departed.lock().push((ring.tenant, ring.next_dn_seq));
+        }
+        self.total -= ring.bytes;
+        self.by_dn.remove(&ring.dn);
+        self.quotas.remove(&ring.dn);
+    }
+
+    /// Nobody has this DN any more.
+    pub(crate) fn vanished(&mut self, dn: &Dn, now: Instant) {
+        if let Some(index) = self.by_dn.get(dn) {
+            self.rings[*index].vanished = Some(now);
+        }
+    }
+
+    pub(crate) fn readers_by_kind(&self) -> Vec<(&'static str, u64)> {
+        let mut kinds: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for waiter in &self.waiters {
+            *kinds.entry(*waiter.kind.lock()).or_default() += 1;
+        }
+        kinds.into_iter().collect()
     }
 
     /// Adds an entry made for `entry.dn`; sequence numbers and monotonic time are set here.
-    pub(crate) fn append(&mut self, mut entry: Entry, flags: Flags) {
-        self.expire_levels();
-        let index = self.ring(&entry.dn);
+    pub(crate) fn append(&mut self, entry: Entry, flags: Flags) {
+        self.append_at(Instant::now(), entry, flags);
+    }
+
+    /// As `append`, at this moment.
+    pub(crate) fn append_at(&mut self, now: Instant, mut entry: Entry, flags: Flags) {
+        self.expire_levels_at(now);
+        let index = self.ring(&entry.dn, now);
         if self.rings[index].dn != entry.dn {
             let dn = entry.dn.to_string();
             entry.fields.push(("dn_overflow".to_owned(), dn));
@@ -280,7 +365,8 @@ impl Store {
         }
         entry.seq = self.next_seq;
         self.next_seq += 1;
-        entry.mono_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let elapsed = now.saturating_duration_since(self.start);
+        entry.mono_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         let size = size_of_entry(&entry);
         let ring = &mut self.rings[index];
         entry.dn_seq = ring.next_dn_seq;
@@ -290,7 +376,11 @@ impl Store {
             None => ring.raw += 1,
         }
         ring.truncated += u64::from(flags.truncated);
-        ring.unparsed += u64::from(flags.unparsed);
+        if let Some(format) = flags.unparsed {
+            *ring.unparsed.entry(format).or_default() += 1;
+        }
+        // Last words of one who is gone: the hour begins anew.
+        ring.vanished = ring.vanished.map(|_| now);
         ring.entries.push_back(Arc::new(entry));
         ring.bytes += size;
         self.total += size;
@@ -300,7 +390,7 @@ impl Store {
             self.total -= ring.evict();
         }
         if self.total > self.limits.total_bytes {
-            self.shrink();
+            self.shrink(now);
         }
         let dn = &self.rings[index].dn;
         for waiter in &self.waiters {
@@ -310,9 +400,16 @@ impl Store {
         }
     }
 
-    /// Takes the oldest entries of the largest DNs until the whole fits again.
-    fn shrink(&mut self) {
+    /// Empties the DNs that have been gone for long, then takes the oldest entries of the largest
+    /// DNs, until the whole fits again.
+    fn shrink(&mut self, now: Instant) {
         let target = self.limits.total_bytes.saturating_sub(SLACK_BYTES);
+        while self.total > target {
+            let Some(index) = self.oldest_past(now, |r| !r.entries.is_empty()) else { break };
+            while self.total > target && !self.rings[index].entries.is_empty() {
+                self.total -= self.rings[index].evict();
+            }
+        }
         while self.total > target {
             let largest = self.rings.iter_mut().filter(|r| r.above_floor()).max_by_key(|r| r.bytes);
             let Some(ring) = largest else { return };
@@ -348,12 +445,13 @@ impl Store {
 
     /// Takes back levels whose time is over.
     pub(crate) fn expire_levels(&mut self) {
-        if let Some(at) = self.next_expiry {
-            let now = Instant::now();
-            if now >= at {
-                self.rules.retain(|r| r.until.is_none_or(|until| until > now));
-                self.apply_levels();
-            }
+        self.expire_levels_at(Instant::now());
+    }
+
+    fn expire_levels_at(&mut self, now: Instant) {
+        if self.next_expiry.is_some_and(|at| now >= at) {
+            self.rules.retain(|r| r.until.is_none_or(|until| until > now));
+            self.apply_levels();
         }
     }
 
@@ -377,7 +475,9 @@ impl Store {
     }
 
     pub(crate) fn stats(&self) -> Vec<DnStats> {
-        let mut all: Vec<DnStats> = self.rings.iter().map(Ring::stats).collect();
+        // The series of a DN vanish with its node and its last entry.
+        let there = self.rings.iter().filter(|r| r.vanished.is_none() || !r.entries.is_empty());
+        let mut all: Vec<DnStats> = there.map(Ring::stats).collect();
         all.sort_by(|a, b| a.dn.cmp(&b.dn));
         all
     }

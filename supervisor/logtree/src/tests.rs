@@ -214,6 +214,104 @@ fn spread(i: usize) -> &'static Dn {
 }
 
 #[test]
+fn l6_a_reader_resumed_after_a_flood_misses_exactly_what_was_evicted() {
+    let quota = Quota { entries: 10, bytes: 1 << 20 };
+    let tree = LogTree::new(Limits { quota, ..Limits::default() });
+    for i in 0..20_000 {
+        say(&tree, spread(i), &i.to_string());
+    }
+    let resume = |dn: Dn, cursor| {
+        let query = Query { backlog: Backlog::After(Cursor(cursor)), ..Query::all(dn) };
+        let batch = tree.read(query).unwrap().next(usize::MAX);
+        (batch.missed, batch.entries.len())
+    };
+    // Further back than the rings remember: the numbers of the whole log have no gaps.
+    assert_eq!(resume(Dn::ALL, 0), (19_970, 30));
+    assert_eq!(resume(Dn::ALL, 5), (19_965, 30));
+    // As far back as they remember.
+    assert_eq!(resume(dn("c"), 19_000), (1000 / 3 - 10, 10));
+    assert_eq!(resume(dn("a"), 19_000), (667 - 20, 20), "a and a.b");
+    assert_eq!(resume(Dn::ALL, 20_000), (0, 0));
+}
+
+#[test]
+fn l5_a_dn_that_vanished_an_hour_ago_is_emptied_first_and_stays_readable_until_then() {
+    let limits = Limits { total_bytes: 256 << 10, ..Limits::default() };
+    let mut store = crate::store::Store::new(limits);
+    let begin = std::time::Instant::now();
+    let hour = Duration::from_secs(3600);
+    let entry =
+        |of: &'static str| Record::new(Level::Info, "x".repeat(1000)).into_entry(dn(of), 0, 1000).0;
+    let flags = crate::store::Flags::default;
+    let kept = |store: &crate::store::Store, of: &'static str| {
+        let stats = store.stats();
+        stats.iter().find(|s| s.dn == dn(of)).map(|s| s.retained_entries)
+    };
+    for _ in 0..30 {
+        store.append_at(begin, entry("gone"), flags());
+        store.append_at(begin, entry("here"), flags());
+    }
+    store.vanished(&dn("gone"), begin);
+    assert_eq!(kept(&store, "gone"), Some(30), "readable");
+    let mut late = begin + hour - Duration::from_secs(1);
+    for _ in 0..200 {
+        store.append_at(late, entry("chatty"), flags());
+    }
+    assert_eq!((kept(&store, "gone"), kept(&store, "here")), (Some(30), Some(30)), "not yet");
+    late = begin + hour;
+    for _ in 0..60 {
+        store.append_at(late, entry("chatty"), flags());
+    }
+    assert_eq!((kept(&store, "gone"), kept(&store, "here")), (None, Some(30)));
+}
+
+#[test]
+fn l5_the_place_of_a_vanished_dn_is_given_away_and_its_readers_are_told_what_they_missed() {
+    let mut store = crate::store::Store::new(Limits { dns: 2, ..Limits::default() });
+    let begin = std::time::Instant::now();
+    let entry = |of: &'static str| Record::new(Level::Info, of).into_entry(dn(of), 0, 1).0;
+    let flags = crate::store::Flags::default;
+    store.append_at(begin, entry("a.gone"), flags());
+    store.append_at(begin, entry("b"), flags());
+    let store = std::sync::Arc::new(parking_lot::Mutex::new(store));
+    let open = |of: Dn| Reader::open(store.clone(), follow(of, Backlog::All)).unwrap();
+    let (mut of_a, mut of_all) = (open(dn("a")), open(Dn::ALL));
+    assert_eq!(of_a.next(10).entries.len(), 1);
+    for _ in 0..5 {
+        store.lock().append_at(begin, entry("a.gone"), flags());
+    }
+    store.lock().vanished(&dn("a.gone"), begin);
+    let late = begin + Duration::from_secs(3600);
+    for _ in 0..3 {
+        store.lock().append_at(late, entry("a.new"), flags());
+    }
+    let batch = of_a.next(10);
+    let seen: Vec<_> = batch.entries.iter().map(|e| (e.dn.clone(), e.dn_seq)).collect();
+    assert_eq!(seen, [1, 2, 3].map(|n| (dn("a.new"), n)));
+    assert_eq!(batch.missed, 5);
+    let batch = of_all.next(10);
+    assert_eq!((batch.entries.len(), batch.missed), (4, 6), "b, and a.new three times");
+    assert_eq!((of_a.next(10).missed, of_all.next(10).missed), (0, 0));
+}
+
+#[test]
+fn metrics_12_readers_misses_and_parse_failures_are_counted_by_kind() {
+    let quota = Quota { entries: 4, bytes: 1 << 20 };
+    let tree = LogTree::new(Limits { quota, ..Limits::default() });
+    let mut console = tree.read(follow(Dn::ALL, Backlog::None)).unwrap().named("console");
+    let _other = tree.read(follow(Dn::ALL, Backlog::None)).unwrap();
+    let _once = tree.read(Query::all(Dn::ALL)).unwrap();
+    let mut sink = tree.sink(&dn("a"), Format::Klog);
+    (0..10).for_each(|_| sink.push(b"no klog\n"));
+    assert_eq!(console.next(10).missed, 6);
+    let stats = tree.stats();
+    assert_eq!(stats.readers_by_kind, [("console", 1), ("follow", 1), ("once", 1)]);
+    assert_eq!((stats.readers, stats.missed), (3, 6));
+    assert_eq!(stats.missed_by_kind, [("console", 6)]);
+    assert_eq!(stats.dns[0].unparsed_by_format, [("klog", 10)]);
+}
+
+#[test]
 fn l6_dropping_a_reader_frees_it_at_once() {
     let tree = new();
     let reader = tree.read(follow(Dn::ALL, Backlog::None)).unwrap();

@@ -6,7 +6,7 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -27,8 +27,12 @@ pub struct Stats {
     pub retained_bytes: u64,
     /// Open readers.
     pub readers: u64,
+    /// Open readers by kind (see [`Reader::named`]), in the order of kinds.
+    pub readers_by_kind: Vec<(&'static str, u64)>,
     /// Entries that readers missed ever.
     pub missed: u64,
+    /// Entries that readers missed ever, by their kind.
+    pub missed_by_kind: Vec<(&'static str, u64)>,
 }
 
 /// The log. Clones share it.
@@ -70,11 +74,17 @@ impl LogTree {
     /// Adds one record.
     pub fn append(&self, dn: &Dn, record: Record) {
         let len = record.message.len();
-        self.append_cut(dn, record, len, false);
+        self.append_cut(dn, record, len, None);
     }
 
     /// Adds a record of which `original_len` bytes of message were seen.
-    pub(crate) fn append_cut(&self, dn: &Dn, record: Record, original_len: usize, unparsed: bool) {
+    pub(crate) fn append_cut(
+        &self,
+        dn: &Dn,
+        record: Record,
+        original_len: usize,
+        unparsed: Option<Format>,
+    ) {
         let (entry, truncated) = record.into_entry(dn.clone(), time::now_ns(), original_len);
         self.store.lock().append(entry, Flags { truncated, unparsed });
     }
@@ -85,7 +95,7 @@ impl LogTree {
         let (entry, truncated) = record.into_entry(dn.clone(), time::now_ns(), len);
         match self.store.try_lock_for(PANIC_WAIT) {
             Some(mut store) => {
-                store.append(entry, Flags { truncated, unparsed: false });
+                store.append(entry, Flags { truncated, unparsed: None });
                 true
             }
             None => false,
@@ -121,6 +131,13 @@ impl LogTree {
         self.store.lock().set_quota(dn, quota);
     }
 
+    /// Says that nobody has this DN any more. Its entries stay readable; from an hour later on they
+    /// are the first to go when room is needed, and its place is free for another DN. Asking for a
+    /// logger of the DN takes it back.
+    pub fn vanished(&self, dn: &Dn) {
+        self.store.lock().vanished(dn, Instant::now());
+    }
+
     /// Opens a reader. An unknown DN reads as empty; following waits for it to appear.
     pub fn read(&self, query: Query) -> Result<Reader, QueryError> {
         Reader::open(self.store.clone(), query)
@@ -142,15 +159,21 @@ impl LogTree {
             dns: store.stats(),
             retained_bytes: store.total_bytes() as u64,
             readers: store.waiters.len() as u64,
-            missed: store.missed,
+            readers_by_kind: store.readers_by_kind(),
+            missed: store.missed.values().sum(),
+            missed_by_kind: store.missed.iter().map(|(kind, n)| (*kind, *n)).collect(),
         }
     }
 
     fn level_cell(&self, dn: &Dn) -> Arc<AtomicU8> {
         let mut store = self.store.lock();
         store.expire_levels();
-        let ring = store.ring(dn);
-        store.rings[ring].level.clone()
+        let ring = store.ring(dn, Instant::now());
+        let ring = &mut store.rings[ring];
+        if ring.dn == *dn {
+            ring.vanished = None;
+        }
+        ring.level.clone()
     }
 
     /// Whether a level was ever set for a library.

@@ -168,9 +168,10 @@ pub(crate) enum Effect {
         incarnation: u64,
         dn: Dn,
     },
-    /// The service of this token is not needed any more.
+    /// Nothing has this DN any more; the service of this token, if it was a node, is not needed.
     Forget {
-        token: u64,
+        dn: Dn,
+        token: Option<u64>,
     },
     Fatal(Fatal),
     Quiet(Quiet),

@@ -1,5 +1,9 @@
 //! Starting again: units restart as one, after the largest backoff of their members (rule T7).
 
+use std::collections::BTreeMap;
+
+use logtree::{Dn, Name};
+
 use super::node::{Asked, Key, UnitId};
 use super::{Effect, Guard, REMEMBERED_DNS, Refusal, Timer, Tree};
 use crate::{StartCause, State, StopReason};
@@ -104,12 +108,16 @@ impl Tree {
         let keys = self.subtree(key);
         let node = self.node(key);
         node.children.clear();
-        node.names.clear();
+        let names = std::mem::take(&mut node.names);
+        let dn = node.dn.clone();
+        self.forget_reserved(&dn, names);
         for k in keys.into_iter().skip(1) {
-            let Some(node) = self.nodes.remove(&k) else { continue };
+            let Some(mut node) = self.nodes.remove(&k) else { continue };
             self.units.remove(&node.unit);
             self.mourned.remove(&k);
-            self.effects.push(Effect::Forget { token: node.token });
+            let names = std::mem::take(&mut node.names);
+            self.forget_reserved(&node.dn, names);
+            self.effects.push(Effect::Forget { dn: node.dn.clone(), token: Some(node.token) });
             if self.past.len() >= REMEMBERED_DNS {
                 let any = self.past.keys().next().cloned();
                 any.and_then(|dn| self.past.remove(&dn));
@@ -118,7 +126,14 @@ impl Tree {
         }
     }
 
-    pub(super) fn on_restart_requested(&mut self, dn: &logtree::Dn) -> Result<(), Refusal> {
+    /// The names without a node: sub-loggers.
+    fn forget_reserved(&mut self, dn: &Dn, names: BTreeMap<Name, Option<Key>>) {
+        let reserved = names.iter().filter(|(_, key)| key.is_none());
+        let dns = reserved.filter_map(|(name, _)| dn.child(name).ok());
+        self.effects.extend(dns.map(|dn| Effect::Forget { dn, token: None }));
+    }
+
+    pub(super) fn on_restart_requested(&mut self, dn: &Dn) -> Result<(), Refusal> {
         let key = self.find(dn).ok_or(Refusal::Unknown)?;
         if Some(key) == self.root {
             return Err(Refusal::Root);

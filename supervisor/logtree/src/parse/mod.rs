@@ -12,7 +12,7 @@ use crate::{Level, Record};
 pub use kmsg::{Kmsg, parse_kmsg};
 
 /// How the lines of a stream are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Format {
     /// As they are.
     Raw,
@@ -25,6 +25,19 @@ pub enum Format {
     /// Judged line by line.
     #[default]
     Auto,
+}
+
+impl Format {
+    /// Lower-case name of the format.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Format::Raw => "raw",
+            Format::Klog => "klog",
+            Format::Json => "json",
+            Format::Logfmt => "logfmt",
+            Format::Auto => "auto",
+        }
+    }
 }
 
 /// Reads one line; `now_ns` decides about years and implausible times.
