@@ -103,6 +103,10 @@ fn check(arguments: &Arguments) -> Result<()> {
     if arguments.port.is_some() && arguments.port == arguments.api_port {
         bail!("--port and --api-port are the same; choose two ports");
     }
+    if let Some(folder) = &arguments.keep_data {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+    }
     match host::available_memory_mib() {
         Some(free) if free < arguments.memory => bail!(
             "the node needs {} MiB of memory, this machine has {free} MiB free; close programs, or \
@@ -119,11 +123,7 @@ fn start(ui: &Ui, arguments: &Arguments, image: &ImageDir) -> Result<Vm> {
     let accelerator = probe(&image.kernel())?;
     let run = RunDir::new()?;
     let disk = match &arguments.keep_data {
-        Some(folder) => {
-            std::fs::create_dir_all(folder)
-                .with_context(|| format!("cannot create {}", folder.display()))?;
-            folder.join("data.img")
-        }
+        Some(folder) => folder.join("data.img"),
         None => run.join("data.img"),
     };
     let known = disk.exists();
