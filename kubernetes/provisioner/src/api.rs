@@ -183,6 +183,38 @@ impl ApiCalls {
             .map(drop)
     }
 
+    /// E3–E5: changes the status of a claim that is still the one `change` was made from.
+    pub(crate) async fn claim_status(
+        &self,
+        claim: &PersistentVolumeClaim,
+        change: &Value,
+    ) -> Result<PersistentVolumeClaim, ApiError> {
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let (params, patch) = (PatchParams::default(), Patch::Merge(change));
+        let call = api.patch_status(name, &params, &patch);
+        self.call("patch", "persistentvolumeclaims/status", name, call).await
+    }
+
+    /// E5: the PV, unchanged since it was read, gets its new size.
+    pub(crate) async fn volume_capacity(
+        &self,
+        pv: &PersistentVolume,
+        size: &str,
+    ) -> Result<(), ApiError> {
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let name = pv.metadata.name.as_deref().unwrap_or_default();
+        let patch = Patch::Merge(json!({
+            "metadata": {"uid": pv.metadata.uid, "resourceVersion": pv.metadata.resource_version},
+            "spec": {"capacity": {"storage": size}},
+        }));
+        let params = PatchParams::default();
+        self.call("patch", "persistentvolumes", name, api.patch(name, &params, &patch))
+            .await
+            .map(drop)
+    }
+
     /// Handles of all PVs of a driver, on every node.
     pub(crate) async fn handles(&self, driver: &str) -> Result<Vec<String>, ApiError> {
         let api: Api<PersistentVolume> = Api::all(self.client.clone());

@@ -20,12 +20,13 @@ use crate::{
     api::{Refusal, chain},
     backend::{Backend, DeleteRequest, Owner},
     backoff::Request,
-    core::{Core, Next, is_of_claim},
+    core::{Core, Next},
     names::ANN_SELECTED_NODE,
     plan::{
         self, ClaimAction, ClaimView, CreateInput, CreatePlan, Failure, Kind, PvView, Selected,
-        Track,
+        Track, is_of_claim,
     },
+    resize,
 };
 
 /// B5: in lean mode an attempt that lasts this long is announced.
@@ -45,7 +46,10 @@ struct Attempt<'a> {
 pub(crate) async fn handle<B: Backend>(core: &Core<B>, uid: &str) -> Next {
     let intent = core.intent(uid);
     if let Some(pv) = core.known_volume(uid) {
-        return settled(core, uid, intent, &pv).await;
+        if intent.is_some() && settled(core, uid, intent, &pv).await == Next::Retry {
+            return Next::Retry;
+        }
+        return resize::handle(core, uid, &pv).await;
     }
     let Some(meta) = core.claims.get(uid) else {
         return match intent {
@@ -70,7 +74,8 @@ pub(crate) async fn handle<B: Backend>(core: &Core<B>, uid: &str) -> Next {
     }
 }
 
-fn forget<B: Backend>(core: &Core<B>, uid: &str) -> Next {
+/// Nothing to do until something changes.
+pub(crate) fn forget<B: Backend>(core: &Core<B>, uid: &str) -> Next {
     core.claim_memory.lock().forget(uid);
     Next::Forget
 }

@@ -24,7 +24,7 @@ use crate::{
     metrics::Metrics,
     mirror::Mirror,
     names::HOSTNAME_LABEL,
-    plan::{self, PvView, Selected},
+    plan::{self, PvView, Selected, is_of_claim},
     queue::WorkQueue,
 };
 
@@ -170,9 +170,4 @@ impl<B: Backend> Core<B> {
     ) {
         self.events.emit(Record { object, warning, reason, message });
     }
-}
-
-/// L9, L24: the PV is of our driver and for that claim.
-pub(crate) fn is_of_claim(pv: PvView<'_>, claim_uid: &str, driver: &str) -> bool {
-    pv.claim_uid() == Some(claim_uid) && pv.csi().is_some_and(|(d, _)| d == driver)
 }

@@ -11,7 +11,7 @@
 //! Letters and numbers in comments and test names (`L18`) are rules of the specification.
 //!
 //! Not supported by this release, and answered so: block volumes, snapshots and clones as sources,
-//! VolumeAttributesClasses, growing a bound claim.
+//! VolumeAttributesClasses.
 
 mod api;
 pub mod backend;
@@ -28,6 +28,7 @@ pub mod quantity;
 mod queue;
 pub mod rbac;
 mod recover;
+mod resize;
 mod run;
 #[cfg(test)]
 mod scenarios;

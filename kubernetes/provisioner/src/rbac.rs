@@ -27,7 +27,7 @@ pub struct Right {
 }
 
 /// All rights.
-pub const RIGHTS: [Right; 5] = [
+pub const RIGHTS: [Right; 6] = [
     Right {
         group: "",
         resource: "persistentvolumeclaims",
@@ -36,9 +36,15 @@ pub const RIGHTS: [Right; 5] = [
     },
     Right {
         group: "",
+        resource: "persistentvolumeclaims/status",
+        verbs: &["patch"],
+        reason: "say on a claim that its volume grows, why it does not, and that it has",
+    },
+    Right {
+        group: "",
         resource: "persistentvolumes",
         verbs: &["get", "list", "watch", "create", "patch", "delete"],
-        reason: "store the volume's PV, read it live before its data is deleted, delete it then, and keep our finalizer",
+        reason: "store the volume's PV, read it live before its data is deleted, delete it then, keep our finalizer, and give a grown volume its size",
     },
     Right {
         group: "",

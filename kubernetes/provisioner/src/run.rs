@@ -315,6 +315,13 @@ fn on_claim<B: Backend>(core: &Core<B>, delta: Delta<ClaimMeta>) {
 fn on_volume<B: Backend>(core: &Core<B>, delta: Delta<PersistentVolume>) {
     let (Delta::Changed(_, pv) | Delta::Gone(pv)) = delta;
     let Some(name) = pv.metadata.name.as_deref() else { return };
+    // E1: a claim that grows waits for its PV to be bound.
+    if let Some(uid) = plan::PvView(&pv).claim_uid()
+        && core.claims.get(uid).is_some()
+        && !core.claim_memory.lock().attempts.is_failing(uid)
+    {
+        core.claim_queue.add(uid);
+    }
     if !core.volume_memory.lock().attempts.is_failing(name) {
         core.volume_queue.add(name);
     }

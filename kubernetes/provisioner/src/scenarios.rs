@@ -19,6 +19,8 @@ use supervisor::{Done, Name, Outcome, Service, Supervisor};
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 
+mod resize;
+
 use crate::{
     Config, LocalConfig, LocalEngine, Metrics, Provisioner,
     backend::{
@@ -50,6 +52,7 @@ struct Disk {
     calls: Vec<String>,
     provision: VecDeque<Trick>,
     delete: VecDeque<Trick>,
+    expand: VecDeque<Failure>,
 }
 
 /// A backend in memory that survives restarts of the controller.
@@ -139,7 +142,11 @@ impl Backend for Fake {
     }
 
     async fn expand(&self, rq: &ExpandRequest) -> Result<u64, Failure> {
-        Err(Failure::finished(format!("{} cannot grow", rq.handle)))
+        self.note(format!("expand {} to {}", rq.handle, rq.bytes));
+        match self.disk.lock().expand.pop_front() {
+            Some(f) => Err(f),
+            None => Ok(rq.bytes),
+        }
     }
 
     async fn inventory(&self) -> Result<Vec<Stored>, Failure> {

@@ -373,6 +373,10 @@ impl State {
         if !uid.is_empty() && uid != text(current, "/metadata/uid") {
             return failure(422, "Invalid", &key.2);
         }
+        let sent = text(patch, "/metadata/resourceVersion");
+        if !sent.is_empty() && sent != text(current, "/metadata/resourceVersion") {
+            return failure(409, "Conflict", &key.2);
+        }
         let mut object = current.clone();
         merge(&mut object, patch);
         let pointer = "/metadata/finalizers";

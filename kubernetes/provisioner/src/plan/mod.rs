@@ -10,6 +10,7 @@
 mod claim;
 mod create;
 mod pv;
+mod resize;
 mod settle;
 mod volume;
 
@@ -17,8 +18,11 @@ pub use self::{
     claim::{ClaimAction, ClaimView, Selected, claim, ours, selected},
     create::{CreateInput, CreatePlan, create},
     pv::{Provisioned, pv},
+    resize::{
+        ResizePlan, begun as resize_begun, done as resize_done, failed as resize_failed, resize,
+    },
     settle::{Settle, Track, settle},
-    volume::{PvView, VolumeAction, volume},
+    volume::{PvView, VolumeAction, is_of_claim, volume},
 };
 
 /// What a backend is and can, as far as decisions depend on it.

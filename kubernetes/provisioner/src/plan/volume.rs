@@ -40,6 +40,11 @@ impl<'a> PvView<'a> {
             .unwrap_or_default()
     }
 
+    /// Its size, as written.
+    pub fn capacity(self) -> Option<&'a str> {
+        self.0.spec.as_ref()?.capacity.as_ref()?.get("storage").map(|q| q.0.as_str())
+    }
+
     /// UID of the claim it is for.
     pub fn claim_uid(self) -> Option<&'a str> {
         self.0.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
@@ -78,6 +83,11 @@ impl<'a> PvView<'a> {
     pub fn has_finalizer(self) -> bool {
         has_finalizer(&self.0.metadata)
     }
+}
+
+/// L9, L24: the PV is of that driver and for that claim.
+pub fn is_of_claim(pv: PvView<'_>, claim_uid: &str, driver: &str) -> bool {
+    pv.claim_uid() == Some(claim_uid) && pv.csi().is_some_and(|(d, _)| d == driver)
 }
 
 fn has_finalizer(meta: &ObjectMeta) -> bool {
