@@ -11,12 +11,14 @@
 //! | `root` | the service table; `services` are its own Runnables |
 //! | `host` | the host's own channel |
 //! | `shutdown` | the plan of the way down (pure) and its execution |
+//! | `cli` | the binary as a command that looks into a node |
 //!
 //! Invariants: order of start by types; one owner of `wait`; PID 1 never returns and never exits.
 //! Nothing depends on this crate but its own binary and tests.
 
 pub mod announce;
 pub mod bringup;
+pub mod cli;
 pub mod clock;
 pub mod console;
 pub mod data;
@@ -26,6 +28,7 @@ pub mod initramfs;
 pub mod mode;
 pub mod modules;
 pub mod mounts;
+pub mod names;
 pub mod nearest;
 pub mod outcome;
 pub mod params;
@@ -44,31 +47,20 @@ use mode::Mode;
 /// Version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-const HELP: &str = "\
-hamlet - a small Kubernetes node as one binary
-
-As PID 1 it is the node; as /init of an initramfs it finds the root disk and goes there.
-
-usage: hamlet --help | --version";
-
 /// Chooses the mode and lives it.
 pub fn main() -> ExitCode {
-    let argument = std::env::args().nth(1);
+    let mut arguments = std::env::args();
+    let (program, argument) = (arguments.next(), arguments.next());
     let pid = std::process::id();
     let root_in_memory = pid == 1 && initramfs::root_in_memory();
-    match mode::choose(mode::Start { pid, root_in_memory, argument: argument.as_deref() }) {
+    let (program, argument) = (program.as_deref(), argument.as_deref());
+    match mode::choose(mode::Start { pid, root_in_memory, program, argument }) {
         Mode::Initramfs => initramfs::run(),
         Mode::Node => bringup::run(),
-        Mode::Help => println!("{HELP}"),
-        Mode::Version => println!("hamlet {VERSION}"),
+        Mode::Command => cli::main(),
         Mode::NodeElsewhere => {
             eprintln!("hamlet: the node is PID 1 of a machine of its own, not a command");
-            return ExitCode::from(2);
-        }
-        Mode::Unknown => {
-            eprintln!("hamlet: no such command\n\n{HELP}");
-            return ExitCode::from(2);
+            ExitCode::from(2)
         }
     }
-    ExitCode::SUCCESS
 }

@@ -1,5 +1,7 @@
 //! What one binary does depends on how it was started (rule B1). Pure.
 //!
+//! `hamlet node` is the command that shows the node (C1); the node itself cannot be asked for, only be PID 1.
+//!
 //! Must not know: how a mode works.
 
 /// What to be.
@@ -9,14 +11,10 @@ pub enum Mode {
     Initramfs,
     /// PID 1 of the node.
     Node,
-    /// Print what this is.
-    Help,
-    /// Print the version.
-    Version,
+    /// A command that looks into a node, help and version among them.
+    Command,
     /// The node was asked for where it cannot be.
     NodeElsewhere,
-    /// Nothing that exists.
-    Unknown,
 }
 
 /// How the process was started.
@@ -26,20 +24,22 @@ pub struct Start<'a> {
     pub pid: u32,
     /// Whether `/` is a memory file system.
     pub root_in_memory: bool,
+    /// What it was started as.
+    pub program: Option<&'a str>,
     /// First argument.
     pub argument: Option<&'a str>,
 }
 
 /// Chooses the mode.
 pub fn choose(start: Start<'_>) -> Mode {
+    let name = start.program.and_then(|p| p.rsplit('/').next());
     match (start.pid, start.argument) {
         // The kernel hands words of its command line that it does not know to PID 1.
         (1, _) if start.root_in_memory => Mode::Initramfs,
         (1, _) => Mode::Node,
-        (_, Some("--version" | "-V" | "version")) => Mode::Version,
-        (_, None | Some("--help" | "-h" | "help")) => Mode::Help,
-        (_, Some("node")) => Mode::NodeElsewhere,
-        (_, Some(_)) => Mode::Unknown,
+        (_, Some("init")) => Mode::NodeElsewhere,
+        _ if name == Some("init") => Mode::NodeElsewhere,
+        _ => Mode::Command,
     }
 }
 
@@ -47,21 +47,24 @@ pub fn choose(start: Start<'_>) -> Mode {
 mod tests {
     use super::*;
 
-    fn at(pid: u32, root_in_memory: bool, argument: Option<&str>) -> Mode {
-        choose(Start { pid, root_in_memory, argument })
+    fn at(pid: u32, root_in_memory: bool, program: &str, argument: Option<&str>) -> Mode {
+        choose(Start { pid, root_in_memory, program: Some(program), argument })
     }
 
     #[test]
     fn b1_pid_1_is_the_initramfs_or_the_node_whatever_its_arguments() {
-        assert_eq!(at(1, true, None), Mode::Initramfs);
-        assert_eq!(at(1, false, Some("--help")), Mode::Node);
+        assert_eq!(at(1, true, "/init", None), Mode::Initramfs);
+        assert_eq!(at(1, false, "/sbin/hamlet", Some("--help")), Mode::Node);
+        assert_eq!(at(1, false, "/init", Some("tree")), Mode::Node);
     }
 
     #[test]
     fn b1_elsewhere_it_is_a_command_and_never_a_node() {
-        assert_eq!(at(7, true, None), Mode::Help);
-        assert_eq!(at(7, false, Some("--version")), Mode::Version);
-        assert_eq!(at(7, false, Some("node")), Mode::NodeElsewhere);
-        assert_eq!(at(7, false, Some("nod")), Mode::Unknown);
+        for argument in [None, Some("--version"), Some("node"), Some("nonsense")] {
+            assert_eq!(at(7, true, "/sbin/hamlet", argument), Mode::Command);
+        }
+        assert_eq!(at(7, false, "/sbin/hamlet", Some("init")), Mode::NodeElsewhere);
+        assert_eq!(at(7, false, "/init", None), Mode::NodeElsewhere);
+        assert_eq!(at(7, false, "/sbin/init", Some("6")), Mode::NodeElsewhere);
     }
 }

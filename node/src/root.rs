@@ -136,9 +136,12 @@ async fn run(ctx: Context, machine: Arc<Machine>) -> Outcome {
     let registry = std::mem::take(&mut *metrics.lock());
     let supervisor = ctx.stop().race(shared.supervisor()).await?;
     let supervisor = supervisor.ok_or_else(|| Stop::failed("the tree has no handle"))?;
-    add(&ctx, services::dashboard::service(&shared, &supervisor, registry)?, 8).await?;
+    let (sources, access) = services::dashboard::parts(&shared, &supervisor, registry)?;
+    let asked = dashboard::Local::new(sources.clone(), access.clone(), ctx.log().clone());
+    add(&ctx, services::dashboard::service(&shared, sources, access), 8).await?;
     add(&ctx, services::view::service(shared.clone()), 8).await?;
-    add(&ctx, host::service(host::Node { shared: shared.clone(), supervisor }), 8).await?;
+    let node = host::Node { shared: shared.clone(), supervisor, dashboard: asked };
+    add(&ctx, host::service(node), 8).await?;
     if let Some(mut cluster) = cluster {
         wait_for_network(&ctx, &shared).await?;
         cluster.policy.console = Level::Warning;

@@ -5,21 +5,28 @@
 //!                                               ├─ App ─ router (shell: access, headers, panics)
 //! Access (token, sessions, attempts) ───────────┘          ├─ handlers::pages ── page::*  -> HTML
 //!                                                          ├─ handlers::api ──── json, stream, metrics
-//! serve::service (listener, connections) ──────────────────┴─ handlers::health
+//! serve::service (TCP and control socket) ─────────────────┼─ handlers::writes ── Controls
+//! local::Local (the host channel, in process) ─────────────┴─ handlers::health
 //! ```
 //!
-//! It reads and never writes: it holds views of the tree, not the supervisor, and answers GET and
-//! HEAD only. Pages are pure functions of one moment (`page`), complete without JavaScript.
+//! It holds views of the tree, not the supervisor. What it can change are the two calls of
+//! [`Controls`] and log levels, for admins only: the control socket, the host's own channel, or a
+//! client certificate that says so. Pages are pure functions of one moment (`page`), complete
+//! without JavaScript.
 //!
 //! Must not know: Kubernetes, storage, `nodesys`. What it shows of them are the plain views of
 //! [`VolumesView`] and [`NodeView`], filled by `node`.
 
 mod access;
+mod control;
 mod counters;
 mod handlers;
 mod json;
+mod local;
 mod metrics;
 mod page;
+mod patient;
+mod peer;
 mod problem;
 mod query;
 mod reading;
@@ -27,14 +34,17 @@ mod router;
 mod serve;
 mod sources;
 mod stream;
-mod text;
+pub mod text;
 mod views;
 
 pub use access::{Access, AccessError};
+pub use control::{Controls, PowerAction, PowerRequest};
+pub use local::{Ask, AskError, Local, Reply};
+pub use peer::{Peer, Role};
 pub use router::router;
-pub use serve::service;
+pub use serve::{Listen, service};
 pub use sources::{Sources, TreeView};
 pub use views::{
-    BootOutcome, Capacity, Disk, Memory, Mount, NodeCondition, NodeView, Phase, Pressure,
-    VolumeCondition, VolumeView, VolumesView,
+    BootOutcome, Capacity, ChildExits, Disk, Memory, Mount, NodeCondition, NodeView, Phase,
+    Pressure, VolumeCondition, VolumeView, VolumesView,
 };

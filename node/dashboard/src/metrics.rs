@@ -19,7 +19,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use supervisor::{NodeSnapshot, Snapshot, State, Verdict};
+use supervisor::{Counters, NodeSnapshot, STEP_BUCKETS, Snapshot, State, Verdict};
 
 use crate::sources::{App, MAX_STREAMS};
 use crate::views::NodeView;
@@ -35,6 +35,9 @@ struct AtScrape {
     node: Arc<NodeView>,
     now: Timestamp,
     streams: u64,
+    counted: Option<Counters>,
+    /// Panics of Runnables, and of the dashboard's own handlers and connections.
+    panics: [(&'static str, u64); 2],
 }
 
 /// The whole page.
@@ -46,17 +49,17 @@ pub(crate) fn page(app: &App) -> Result<String, fmt::Error> {
         node: moment.node,
         now: moment.now,
         streams: (MAX_STREAMS - app.streams.available_permits()) as u64,
+        counted: app.sources.tree.counters(),
+        panics: [
+            ("runnable", supervisor::caught_panics()),
+            ("dashboard", app.counters.panics.get()),
+        ],
     };
     let mut own = Registry::with_prefix("hamlet");
     own.register(
         "dashboard_requests",
         "Requests served by the dashboard, by route template and status",
         app.counters.requests.clone(),
-    );
-    own.register(
-        "dashboard_panics",
-        "Panics of the dashboard's handlers and connections",
-        app.counters.panics.clone(),
     );
     own.register_collector(Box::new(at_scrape));
     let mut out = String::with_capacity(64 << 10);
@@ -135,6 +138,7 @@ impl Collector for AtScrape {
         let mut out = Families(encoder);
         self.dns(&mut out)?;
         self.starts(&mut out)?;
+        self.counted(&mut out)?;
         self.children(&mut out)?;
         self.logs(&mut out)?;
         self.node(&mut out)
@@ -203,6 +207,37 @@ impl AtScrape {
         out.counter(about, self.tree.stale_events)
     }
 
+    /// What only the driver knows.
+    fn counted(&self, out: &mut Families<'_>) -> fmt::Result {
+        let Some(counted) = &self.counted else { return Ok(()) };
+        out.counters(
+            (
+                "supervisor_dn_transitions",
+                "Changes of state of a Runnable; first sight is from none",
+            ),
+            counted.dns.iter().flat_map(|d| {
+                d.transitions.iter().map(|(from, to, n)| {
+                    let from = from.map_or("none", State::as_str);
+                    (vec![("dn", d.dn.as_str()), ("from", from), ("to", to.as_str())], *n)
+                })
+            }),
+        )?;
+        out.counters(
+            ("supervisor_stalled_polls", "Polls of a Runnable found running for more than 1 s"),
+            counted.dns.iter().map(|d| (vec![("dn", d.dn.as_str())], d.stalled_polls)),
+        )?;
+        out.counters(
+            ("supervisor_events", "Events that the tree has decided on, by kind"),
+            counted.events.iter().map(|(kind, n)| (vec![("kind", *kind)], *n)),
+        )?;
+        let steps = &counted.step_seconds;
+        let bounds = STEP_BUCKETS.into_iter().chain([f64::MAX]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(steps.buckets).collect();
+        let about = ("supervisor_step_seconds", "Time that the tree took for a decision");
+        let mut family = out.open(about, MetricType::Histogram)?;
+        family.encode_histogram::<NoLabelSet>(steps.sum_seconds, steps.count, &buckets, None)
+    }
+
     fn children(&self, out: &mut Families<'_>) -> fmt::Result {
         let children = || self.nodes().filter_map(|n| n.child.map(|c| (n, c)));
         out.gauges(
@@ -249,10 +284,20 @@ impl AtScrape {
         )?;
         out.counters(
             ("logtree_unparsed", "Lines that did not fit their format"),
-            dns().map(|s| (vec![("dn", s.dn.as_str())], s.unparsed)),
+            dns().flat_map(|s| {
+                s.unparsed_by_format
+                    .iter()
+                    .map(|(format, n)| (vec![("dn", s.dn.as_str()), ("format", *format)], *n))
+            }),
         )?;
-        out.gauge(("logtree_readers", "Open readers of the log"), self.logs.readers)?;
-        out.counter(("logtree_missed", "Entries that readers missed"), self.logs.missed)
+        out.gauges(
+            ("logtree_readers", "Open readers of the log by kind"),
+            self.logs.readers_by_kind.iter().map(|(kind, n)| (vec![("kind", *kind)], gauge(*n))),
+        )?;
+        out.counters(
+            ("logtree_missed", "Entries that readers missed, by their kind"),
+            self.logs.missed_by_kind.iter().map(|(kind, n)| (vec![("kind", *kind)], *n)),
+        )
     }
 
     fn node(&self, out: &mut Families<'_>) -> fmt::Result {
@@ -280,6 +325,18 @@ impl AtScrape {
             }),
         )?;
         out.gauge(("dashboard_streams", "Open live streams"), self.streams)?;
+        out.counters(
+            ("panics", "Panics that were caught, by where"),
+            self.panics.into_iter().map(|(place, n)| (vec![("where", place)], n)),
+        )?;
+        let about = ("kmsg_lost", "Kernel messages overwritten before they were read");
+        out.counter(about, node.kmsg_lost)?;
+        out.counters(
+            ("child_exits", "Ends of child processes by how they ended"),
+            node.child_exits
+                .iter()
+                .map(|e| (vec![("dn", e.dn.as_str()), ("how", e.how.as_str())], e.count)),
+        )?;
         let about = ("reaper_orphans", "Processes reaped that no Runnable had started");
         out.counter(about, node.orphans_reaped)
     }

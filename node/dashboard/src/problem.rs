@@ -27,7 +27,7 @@ pub(crate) struct Problem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extra {
     None,
-    Allow,
+    Allow(&'static str),
     Authenticate,
     RetryAfter(u64),
 }
@@ -36,7 +36,7 @@ impl Extra {
     fn header(self) -> Option<(HeaderName, HeaderValue)> {
         Some(match self {
             Extra::None => return None,
-            Extra::Allow => (header::ALLOW, HeaderValue::from_static("GET, HEAD")),
+            Extra::Allow(methods) => (header::ALLOW, HeaderValue::from_static(methods)),
             Extra::Authenticate => {
                 (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hamlet\""))
             }
@@ -84,16 +84,22 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", message.into(), hint.into())
     }
 
-    /// 405: the dashboard only reads.
-    pub(crate) fn method() -> Problem {
-        let (message, hint) = ("this dashboard is read only", "Use GET or HEAD.");
-        Problem::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            message.into(),
-            hint.into(),
-        )
-        .with(Extra::Allow)
+    /// 403: known, but not allowed to do this.
+    pub(crate) fn forbidden(message: impl Into<String>, hint: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", message.into(), hint.into())
+    }
+
+    /// 409: not as things stand.
+    pub(crate) fn conflict(message: impl Into<String>, hint: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "conflict", message.into(), hint.into())
+    }
+
+    /// 405: this address is for other methods.
+    pub(crate) fn method(allowed: &'static str) -> Problem {
+        let message = "this address cannot be used so".to_owned();
+        let hint = format!("Use {}.", allowed.replace(", ", " or "));
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message, hint)
+            .with(Extra::Allow(allowed))
     }
 
     /// 414: the address is too long.

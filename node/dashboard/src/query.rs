@@ -3,10 +3,16 @@
 //! Purpose: one grammar for all three (rule W3); a wrong value is a [`Problem`] that names the
 //! allowed ones. Pure. Must not know: how logs are read or shown.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use logtree::{Dn, Kind, Level};
 use serde::Deserialize;
 
 use crate::problem::Problem;
+pub(crate) use crate::text::form_urlencode;
 
 /// Entries shown where the request names no number.
 pub(crate) const DEFAULT_N: usize = 200;
@@ -14,6 +20,9 @@ pub(crate) const DEFAULT_N: usize = 200;
 pub(crate) const MAX_N: usize = 2000;
 /// Longest text to look for, in bytes.
 pub(crate) const MAX_TEXT_BYTES: usize = 256;
+
+/// Longest wait for a first entry, in seconds; less than what proxies cut.
+const MAX_WAIT_S: u64 = 25;
 
 /// The parameters as they came.
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -28,6 +37,9 @@ pub(crate) struct RawLogQuery {
     follow: Option<String>,
     before: Option<String>,
     after: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+    wait: Option<String>,
 }
 
 /// Which entries are wanted.
@@ -49,6 +61,12 @@ pub(crate) struct LogQuery {
     pub(crate) follow: bool,
     /// Which part of the log.
     pub(crate) page: Page,
+    /// Said at or after this time.
+    pub(crate) since: Option<Timestamp>,
+    /// Said at or before this time.
+    pub(crate) until: Option<Timestamp>,
+    /// How long to wait for the first entry where there is none yet.
+    pub(crate) wait: Duration,
 }
 
 /// Which part of the log is wanted.
@@ -74,7 +92,17 @@ impl LogQuery {
             n,
             follow: false,
             page: Page::Newest,
+            since: None,
+            until: None,
+            wait: Duration::ZERO,
         }
+    }
+
+    /// Whether this time is asked for.
+    pub(crate) fn covers(&self, wall_ns: i64) -> bool {
+        let at = i128::from(wall_ns);
+        self.since.is_none_or(|t| t.as_nanosecond() <= at)
+            && self.until.is_none_or(|t| at <= t.as_nanosecond())
     }
 
     /// Checks the parameters; an empty one counts as absent, as forms send it.
@@ -96,7 +124,19 @@ impl LogQuery {
             n: given(&raw.n).map_or(Ok(DEFAULT_N), number)?,
             follow: switch("follow", given(&raw.follow), false)?,
             page,
+            since: given(&raw.since).map(|t| moment("since", t)).transpose()?,
+            until: given(&raw.until).map(|t| moment("until", t)).transpose()?,
+            wait: given(&raw.wait).map_or(Ok(Duration::ZERO), wait)?,
         };
+        if query.follow && query.until.is_some() {
+            return Err(Problem::bad(
+                "follow and until exclude each other: nothing new is older than a time gone by",
+                "Give one of them.",
+            ));
+        }
+        if !query.wait.is_zero() && !matches!(page, Page::After(_)) {
+            return Err(Problem::bad("wait needs a position to wait at", "Give after too."));
+        }
         if query.kind == Kind::Raw && query.level > Some(Level::Info) {
             return Err(Problem::bad(
                 "raw lines have no level above info, so nothing can match",
@@ -121,6 +161,12 @@ impl LogQuery {
         if let Some(text) = &self.text {
             out.push('&');
             out.push_str(&form_urlencode("text", text));
+        }
+        for (name, time) in [("since", self.since), ("until", self.until)] {
+            if let Some(time) = time {
+                out.push('&');
+                out.push_str(&form_urlencode(name, &time.to_string()));
+            }
         }
         out
     }
@@ -162,12 +208,32 @@ fn shown(value: &str) -> String {
     crate::text::clipped(value, 64).into_owned()
 }
 
-fn level(value: &str) -> Result<Level, Problem> {
+pub(crate) fn level(value: &str) -> Result<Level, Problem> {
     value.parse().map_err(|_| {
         Problem::bad(
             format!("there is no level {}", shown(value)),
             "Allowed are trace, debug, info, warning, error and critical.",
         )
+    })
+}
+
+/// A time, in full or as a form sends it, which is UTC here.
+fn moment(name: &str, value: &str) -> Result<Timestamp, Problem> {
+    let civil = || value.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok();
+    let time = value.parse().ok().or_else(|| civil().map(|z| z.timestamp()));
+    time.ok_or_else(|| {
+        Problem::bad(
+            format!("{name}={} is not a time", shown(value)),
+            "Times look like 2026-11-21T17:20:00Z.",
+        )
+    })
+}
+
+fn wait(value: &str) -> Result<Duration, Problem> {
+    let seconds = value.parse().ok().filter(|s| *s <= MAX_WAIT_S);
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        let hint = format!("Allowed are 0 to {MAX_WAIT_S} seconds.");
+        Problem::bad(format!("wait={} is not possible", shown(value)), hint)
     })
 }
 
@@ -208,20 +274,6 @@ fn cursor(name: &str, value: &str) -> Result<u64, Problem> {
             "Use the cursor of an earlier answer of this boot.",
         )
     })
-}
-
-/// One pair, with everything but letters, digits and `-._` percent-encoded.
-pub(crate) fn form_urlencode(name: &str, value: &str) -> String {
-    let mut out = format!("{name}=");
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
-                out.push(char::from(byte));
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

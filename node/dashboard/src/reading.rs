@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use logtree::{Backlog, Cursor, Entry, LogTree, Query, Reader};
+use tokio::time::{Instant, timeout_at};
 
 use crate::problem::Problem;
 use crate::query::{LogQuery, Page};
@@ -47,14 +48,24 @@ pub(crate) fn open(
 
 /// The entries that one page or JSON answer shows.
 pub(crate) fn read(logs: &LogTree, query: &LogQuery) -> Result<Slice, Problem> {
+    let from_start = match query.since.and_then(|t| i64::try_from(t.as_nanosecond()).ok()) {
+        Some(since) => Backlog::Since(since),
+        None => Backlog::All,
+    };
     match query.page {
         Page::Newest => {
-            let mut reader = open(logs, query, Backlog::Last(query.n), false)?;
-            Ok(drain(&mut reader, |_| true, query.n))
+            let timed = query.since.is_some() || query.until.is_some();
+            let backlog = if timed { from_start } else { Backlog::Last(query.n) };
+            let mut reader = open(logs, query, backlog, false)?;
+            let mut slice = drain(&mut reader, |e| query.covers(e.wall_ns), query.n);
+            // What was evicted before a time that somebody chose is not missing from what was chosen.
+            slice.missed = if timed { 0 } else { slice.missed };
+            Ok(slice)
         }
         Page::Before(before) => {
-            let mut reader = open(logs, query, Backlog::All, false)?;
-            let mut slice = drain(&mut reader, |e| e.seq < before, query.n);
+            let mut reader = open(logs, query, from_start, false)?;
+            let wanted = |e: &Entry| e.seq < before && query.covers(e.wall_ns);
+            let mut slice = drain(&mut reader, wanted, query.n);
             slice.missed = 0;
             Ok(slice)
         }
@@ -68,11 +79,27 @@ pub(crate) fn read(logs: &LogTree, query: &LogQuery) -> Result<Slice, Problem> {
                 if batch.entries.is_empty() {
                     break;
                 }
-                slice.entries.extend(batch.entries);
+                slice.entries.extend(batch.entries.into_iter().filter(|e| query.covers(e.wall_ns)));
             }
             Ok(slice)
         }
     }
+}
+
+/// [`read`], but waits for the first entry as long as the query says.
+pub(crate) async fn wait_and_read(logs: &LogTree, query: &LogQuery) -> Result<Slice, Problem> {
+    let end = Instant::now() + query.wait;
+    let mut slice = read(logs, query)?;
+    while slice.entries.is_empty() && slice.missed == 0 && Instant::now() < end {
+        let mut reader = open(logs, query, Backlog::After(Cursor(slice.cursor)), true)?;
+        // Looks at nothing: what comes is read by the same code as what was there.
+        if timeout_at(end, reader.changed()).await.is_err() {
+            break;
+        }
+        let query = LogQuery { page: Page::After(slice.cursor), ..query.clone() };
+        slice = read(logs, &query)?;
+    }
+    Ok(slice)
 }
 
 /// Reads to the end and keeps the last `n` that are wanted.

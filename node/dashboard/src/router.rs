@@ -1,10 +1,9 @@
 //! Routes, and the shell around all of them.
 //!
-//! Purpose: which address shows what, and what holds for every answer: GET and HEAD only, access,
-//! headers, a panic is a 500 and a count, refusals as a page for browsers and as JSON for
+//! Purpose: which address shows what, and what holds for every answer: methods, access, headers,
+//! writes for admins only and never from another site, a panic is a 500 and a count, refusals as a page for browsers and as JSON for
 //! programs. Must not know: connections.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -12,16 +11,17 @@ use axum::Router;
 use axum::extract::{MatchedPath, Query, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use futures::FutureExt;
-use http::{HeaderValue, Method, StatusCode, Uri, header};
+use http::{HeaderValue, StatusCode, Uri, header};
 use maud::Markup;
 use serde::Deserialize;
 
 use crate::access::{Access, Credentials, Judgement};
 use crate::counters;
-use crate::handlers::{api, health, pages};
+use crate::handlers::{api, health, pages, writes};
 use crate::page;
+use crate::peer::{Peer, Role};
 use crate::problem::Problem;
 use crate::sources::{App, Sources};
 
@@ -32,13 +32,10 @@ const CSP: &str = "default-src 'none'; style-src 'self'; script-src 'self'; conn
                    img-src 'self' data:; form-action 'self'; base-uri 'none'; \
                    frame-ancestors 'none'";
 
-/// Who sent the request; set by whoever accepts connections.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) IpAddr);
-
 /// The dashboard as a router, for whoever serves connections by other means.
 ///
-/// Requests count as those of one unknown peer; wrong tokens of one shut out all.
+/// A request without a [`Peer`] among its extensions counts as one of an unknown peer; wrong tokens of
+/// one such shut out all.
 pub fn router(sources: Sources, access: Access) -> Router {
     routes(App::new(sources, access, slog::Logger::root(slog::Discard, slog::o!())))
 }
@@ -53,9 +50,16 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/node", get(pages::node))
         .route("/style.css", get(pages::style))
         .route("/app.js", get(pages::script))
+        .route("/restart/{dn}", post(writes::restart_form))
+        .route("/level", post(writes::level_form))
+        .route("/power", post(writes::power_form))
+        .route("/api/v1/restart/{dn}", post(writes::restart))
+        .route("/api/v1/level", post(writes::level))
+        .route("/api/v1/power", post(writes::power))
         .route("/api/v1/node", get(api::node))
         .route("/api/v1/tree", get(api::tree))
         .route("/api/v1/tree/{dn}", get(api::tree_dn))
+        .route("/api/v1/dns", get(api::dns))
         .route("/api/v1/logs", get(api::logs))
         .route("/api/v1/volumes", get(api::volumes))
         .route("/api/v1/conditions", get(api::conditions))
@@ -78,13 +82,13 @@ async fn nothing_here(uri: Uri) -> Problem {
 }
 
 /// What holds for every request and answer.
-async fn shell(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn shell(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let route = match request.extensions().get::<MatchedPath>() {
         Some(path) => path.as_str().to_owned(),
         None => "none".to_owned(),
     };
     let html = wants_html(&request);
-    let response = match admit(&app, &request) {
+    let response = match admit(&app, &mut request) {
         Some(refusal) => refusal,
         None => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
             Ok(response) => response,
@@ -109,19 +113,42 @@ struct Admission {
     verbose: Option<String>,
 }
 
-/// The answer to a request that goes no further.
-fn admit(app: &App, request: &Request) -> Option<Response> {
+/// The answer to a request that goes no further; the others learn their peer and role.
+fn admit(app: &App, request: &mut Request) -> Option<Response> {
     let uri = request.uri();
     if uri.path().len() + uri.query().map_or(0, str::len) > MAX_URI_BYTES {
         return Some(Problem::uri_too_long(MAX_URI_BYTES).into_response());
     }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return Some(Problem::method().into_response());
+    let write = is_write(uri.path());
+    let allowed = if write { "POST" } else { "GET, HEAD" };
+    if !allowed.split(", ").any(|m| m == request.method()) {
+        return Some(Problem::method(allowed).into_response());
     }
+    let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+    let role = match peer.role() {
+        Some(role) => Some(role),
+        None => match by_token(app, request, &peer) {
+            Ok(role) => role,
+            Err(refusal) => return Some(*refusal),
+        },
+    };
+    if write && let Err(problem) = may_write(request, role) {
+        slog::warn!(app.log, "refused: {}", problem.message;
+            "path" => crate::text::clipped(request.uri().path(), 128).into_owned(), "peer" => %peer);
+        return Some(problem.into_response());
+    }
+    request.extensions_mut().insert(peer);
+    request.extensions_mut().insert(role.unwrap_or(Role::Viewer));
+    None
+}
+
+/// What a request may do by what it shows; none where nothing needs to be shown.
+fn by_token(app: &App, request: &Request, peer: &Peer) -> Result<Option<Role>, Box<Response>> {
+    let uri = request.uri();
     // A query that cannot be read carries no token; its handler says what is wrong with it.
     let query = Query::<Admission>::try_from_uri(uri).map(|q| q.0).unwrap_or_default();
     if is_open(uri.path(), query.verbose.is_some()) {
-        return None;
+        return Ok(None);
     }
     let headers = request.headers();
     let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
@@ -130,19 +157,47 @@ fn admit(app: &App, request: &Request) -> Option<Response> {
         link: query.token.as_deref().filter(|_| uri.path() == "/"),
         cookies: text(header::COOKIE),
     };
-    let peer = request.extensions().get::<Peer>().map_or(Ipv4Addr::UNSPECIFIED.into(), |p| p.0);
-    match app.access.judge(peer, shown) {
-        Judgement::Granted => None,
-        Judgement::LoggedIn { cookie } => Some(logged_in(&cookie)),
-        Judgement::Missing => {
-            Some(Problem::unauthorized("no valid token came with the request").into_response())
-        }
+    let problem = match app.access.judge(peer.address(), shown) {
+        Judgement::Granted => return Ok(Some(Role::Viewer)),
+        Judgement::LoggedIn { cookie } => return Err(Box::new(logged_in(&cookie))),
+        Judgement::Missing => Problem::unauthorized("no valid token came with the request"),
         Judgement::Wrong => {
             slog::warn!(app.log, "a wrong dashboard token was sent"; "peer" => %peer);
-            Some(Problem::unauthorized("the token is wrong").into_response())
+            Problem::unauthorized("the token is wrong")
         }
-        Judgement::Limited { wait_s } => Some(Problem::too_many(wait_s).into_response()),
+        Judgement::Limited { wait_s } => Problem::too_many(wait_s),
+    };
+    Err(Box::new(problem.into_response()))
+}
+
+/// Addresses that change something.
+fn is_write(path: &str) -> bool {
+    let path = path.strip_prefix("/api/v1").unwrap_or(path);
+    path == "/level" || path == "/power" || path.starts_with("/restart/")
+}
+
+/// Whether this request may change something: an admin's, and not sent by a page of another site, which
+/// a browser would give the admin's certificate too.
+fn may_write(request: &Request, role: Option<Role>) -> Result<(), Problem> {
+    if role != Some(Role::Admin) {
+        return Err(Problem::forbidden(
+            "this is for admins: a token only reads",
+            "Use the control socket on the node, its host channel, or an admin client certificate.",
+        ));
     }
+    let text = |name| request.headers().get(name).map(|v: &HeaderValue| v.to_str().unwrap_or("?"));
+    let site = text(header::HeaderName::from_static("sec-fetch-site"));
+    let host = text(header::HOST).unwrap_or_default();
+    let origin = text(header::ORIGIN).map(|o| o.split_once("://").map_or(o, |(_, rest)| rest));
+    let foreign = site.is_some_and(|s| !matches!(s, "same-origin" | "none"))
+        || origin.is_some_and(|o| o != host);
+    if foreign {
+        return Err(Problem::forbidden(
+            "a page of another site sent this",
+            "Open the dashboard itself and do it there.",
+        ));
+    }
+    Ok(())
 }
 
 /// What needs no token: two answers of one word, and files that are the same on every node.

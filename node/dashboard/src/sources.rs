@@ -2,7 +2,7 @@
 //!
 //! Purpose: everything comes in as a value that is always the newest (`watch`) or as a reader
 //! into the log, so a slow or dead dashboard holds nobody up. It is given views, not the
-//! supervisor itself: it can change nothing by type. Owner of [`App`]: one incarnation of the
+//! supervisor itself: what it can change are the two calls of [`Controls`] and log levels. Owner of [`App`]: one incarnation of the
 //! dashboard; nothing of it outlives that but [`Access`] and [`Sources`].
 
 use std::fmt;
@@ -16,6 +16,7 @@ use supervisor::{NodeSnapshot, Snapshot, Supervisor};
 use tokio::sync::{Semaphore, watch};
 
 use crate::access::Access;
+use crate::control::Controls;
 use crate::counters::Counters;
 use crate::page::Known;
 use crate::problem::Problem;
@@ -33,6 +34,8 @@ pub struct TreeView {
     pub(crate) snapshot: watch::Receiver<Arc<Snapshot>>,
     /// How long ago the driver turned; `None` where there is no driver.
     driver: Option<Arc<dyn Fn() -> Duration + Send + Sync>>,
+    /// What the driver has counted; `None` where there is no driver.
+    counters: Option<Arc<dyn Fn() -> supervisor::Counters + Send + Sync>>,
 }
 
 impl TreeView {
@@ -41,21 +44,27 @@ impl TreeView {
         let turned = self.driver.as_ref().is_none_or(|age| age() < DRIVER_TIME);
         turned && self.snapshot.has_changed().is_ok()
     }
+
+    /// What the driver has counted.
+    pub(crate) fn counters(&self) -> Option<supervisor::Counters> {
+        self.counters.as_ref().map(|read| read())
+    }
 }
 
 impl From<&Supervisor> for TreeView {
     fn from(supervisor: &Supervisor) -> TreeView {
-        let driver = supervisor.clone();
+        let (driver, meter) = (supervisor.clone(), supervisor.clone());
         TreeView {
             snapshot: supervisor.view(),
             driver: Some(Arc::new(move || driver.driver_age())),
+            counters: Some(Arc::new(move || meter.counters())),
         }
     }
 }
 
 impl From<watch::Receiver<Arc<Snapshot>>> for TreeView {
     fn from(snapshot: watch::Receiver<Arc<Snapshot>>) -> TreeView {
-        TreeView { snapshot, driver: None }
+        TreeView { snapshot, driver: None, counters: None }
     }
 }
 
@@ -78,6 +87,8 @@ pub struct Sources {
     pub node: watch::Receiver<Arc<NodeView>>,
     /// Metrics of all other parts; theirs must already carry the prefix `hamlet_`.
     pub metrics: Arc<Registry>,
+    /// What admins can change.
+    pub controls: Controls,
 }
 
 impl fmt::Debug for Sources {

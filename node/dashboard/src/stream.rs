@@ -158,6 +158,11 @@ pub(crate) fn ndjson(
     Ok(parts(live))
 }
 
+/// A place among the streams, held as long as somebody waits.
+pub(crate) fn place(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
+    app.streams.clone().try_acquire_owned().map_err(|_| Problem::busy(MAX_STREAMS))
+}
+
 fn parts(live: Live) -> impl Stream<Item = Result<Bytes, Infallible>> {
     futures::stream::unfold(live, |mut live| async move {
         let part = live.next_part().await?;
@@ -167,8 +172,7 @@ fn parts(live: Live) -> impl Stream<Item = Result<Bytes, Infallible>> {
 
 impl Live {
     fn new(app: &App, framing: Framing) -> Result<Live, Problem> {
-        let place =
-            app.streams.clone().try_acquire_owned().map_err(|_| Problem::busy(MAX_STREAMS))?;
+        let place = place(app)?;
         Ok(Live {
             framing,
             boot_id: app.sources.node.borrow().boot_id.clone(),

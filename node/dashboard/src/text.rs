@@ -2,7 +2,8 @@
 //!
 //! Purpose: one way to print each kind of value on every page, and one place where foreign text
 //! (log lines, notes, condition messages) loses its power over terminals and reading direction
-//! (rule L4). Pure. Must not know: HTML; escaping is maud's.
+//! (rule L4). Public for the command line, which shows the same values. Pure. Must not know: HTML;
+//! escaping is maud's.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -17,7 +18,7 @@ fn is_hidden(c: char) -> bool {
 }
 
 /// Foreign text with control characters shown as `\xNN` and direction marks as `\u{…}`.
-pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
     }
@@ -45,7 +46,7 @@ pub(crate) fn clipped(text: &str, max: usize) -> Cow<'_, str> {
 }
 
 /// A size in binary units: `0 B`, `64 MiB`, `1.5 GiB`.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if n < 1024 {
         return format!("{n} B");
@@ -62,13 +63,13 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// Whole per cent of `used` in `limit`, rounded down, at most 100; `None` without a limit.
-pub(crate) fn percent(used: u64, limit: u64) -> Option<u8> {
+pub fn percent(used: u64, limit: u64) -> Option<u8> {
     let parts = (u128::from(used) * 100).checked_div(u128::from(limit))?;
     Some(u8::try_from(parts.min(100)).unwrap_or(100))
 }
 
 /// A span of time in its two largest units: `4 s`, `12 min`, `3 h 5 min`, `2 d 1 h`.
-pub(crate) fn span(seconds: i64) -> String {
+pub fn span(seconds: i64) -> String {
     let s = seconds.max(0);
     let (days, hours, minutes) = (s / 86_400, s / 3600 % 24, s / 60 % 60);
     match (days, hours, minutes) {
@@ -82,7 +83,7 @@ pub(crate) fn span(seconds: i64) -> String {
 }
 
 /// Whole seconds from `from` to `to`; negative if `to` is earlier.
-pub(crate) fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
+pub fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
     to.as_second().saturating_sub(from.as_second())
 }
 
@@ -99,6 +100,20 @@ pub(crate) fn rfc3339(time: Timestamp) -> String {
 /// `n` of something, with the right form of the word.
 pub(crate) fn count(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// One pair, with everything but letters, digits and `-._` percent-encoded.
+pub fn form_urlencode(name: &str, value: &str) -> String {
+    let mut out = format!("{name}=");
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
 }
 
 #[cfg(test)]

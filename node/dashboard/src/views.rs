@@ -104,10 +104,25 @@ pub struct NodeView {
     pub outcomes: Vec<BootOutcome>,
     /// Processes reaped that no Runnable had started.
     pub orphans_reaped: u64,
+    /// Kernel messages overwritten before they were read.
+    pub kmsg_lost: u64,
+    /// Ends of child processes, by service and by how they ended.
+    pub child_exits: Vec<ChildExits>,
     /// The stage of an orderly shutdown that is going on, as a sentence.
     pub shutdown: Option<String>,
     /// Versions of what runs on the node, by name (`kubernetes`, `containerd`).
     pub components: BTreeMap<String, String>,
+}
+
+/// How often a child process of one service ended so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ChildExits {
+    /// Whose.
+    pub dn: String,
+    /// `exit-0`, `exit-1`, …, `signal-9`, ….
+    pub how: String,
+    /// How often.
+    pub count: u64,
 }
 
 /// One step of bring-up.

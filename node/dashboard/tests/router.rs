@@ -70,7 +70,8 @@ const PAGES: [&str; 8] = [
     "/volumes/1f0c2a",
     "/node",
 ];
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
+    "/api/v1/dns",
     "/api/v1/node",
     "/api/v1/tree",
     "/api/v1/tree/root.storage",
@@ -224,6 +225,50 @@ async fn w3_older_and_newer_pages_meet_without_gap_or_overlap() {
     let cursor = newer["cursor"].as_u64().unwrap();
     let next = json(&world, &format!("/api/v1/logs?dn=root.power&n=5&after={cursor}")).await;
     assert_eq!(numbers(&next), ["35", "36", "37", "38", "39"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn w3_a_time_span_is_searched_in_full_or_as_a_form_sends_it() {
+    let world = troubled();
+    let all = json(&world, "/api/v1/logs").await["entries"].as_array().unwrap().clone();
+    let at = |i: usize| all[i]["time"].as_str().unwrap().to_owned();
+    let count = async |query: String| {
+        json(&world, &format!("/api/v1/logs?{query}")).await["entries"].as_array().unwrap().len()
+    };
+    let later = |i: usize| all.iter().filter(|e| e["time"].as_str() >= Some(&at(i))).count();
+    let earlier = |i: usize| all.iter().filter(|e| e["time"].as_str() <= Some(&at(i))).count();
+    assert_eq!(count(format!("since={}", at(3))).await, later(3));
+    assert_eq!(count(format!("until={}", at(3))).await, earlier(3));
+    assert_eq!(
+        count(format!("since={}&until={}", at(3), at(3))).await,
+        later(3) + earlier(3) - all.len()
+    );
+    assert_eq!(count("since=2000-01-01T00:00".into()).await, all.len());
+    assert_eq!(count("until=2000-01-01T00:00:00".into()).await, 0);
+    // Pages of a span stay in it.
+    assert_eq!(count(format!("until={}&before={}", at(5), all[5]["seq"])).await, 5);
+    assert_eq!(count(format!("until={}&after={}&n=4", at(15), all[1]["seq"])).await, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn w8_a_reader_may_wait_for_the_first_entry() {
+    let world = troubled();
+    let cursor = json(&world, "/api/v1/logs").await["cursor"].clone();
+    let path = format!("/api/v1/logs?after={cursor}&wait=20&level=warning");
+    let began = tokio::time::Instant::now();
+    assert_eq!(json(&world, &path).await["entries"].as_array().unwrap().len(), 0);
+    assert_eq!(began.elapsed(), Duration::from_secs(20));
+    let log = world.logs.logger(&Dn::from_static("root.power"));
+    let say = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        slog::info!(log, "too low");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        slog::warn!(log, "pressed");
+    };
+    let (answer, ()) = tokio::join!(json(&world, &path), say);
+    assert_eq!(began.elapsed(), Duration::from_secs(30));
+    assert_eq!(answer["entries"][0]["message"], "pressed");
+    assert_eq!(answer["cursor"], answer["entries"][0]["seq"]);
 }
 
 #[tokio::test(start_paused = true)]

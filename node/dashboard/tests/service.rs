@@ -4,16 +4,21 @@
 
 mod fixture;
 
+use std::fs;
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
+use dashboard::Listen;
 use fixture::{TOKEN, World};
 use jiff::Timestamp;
 use logtree::Dn;
 use supervisor::testing::Harness;
 use supervisor::{Placement, Service, State};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::time::Instant;
 
 const DN: &str = "root.dashboard";
@@ -163,4 +168,54 @@ async fn x6_an_open_stream_ends_when_the_dashboard_stops() {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).await.unwrap();
     assert!(rest.ends_with(b"0\r\n\r\n"), "the stream was cut, not ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn w6_the_control_socket_is_roots_alone_and_needs_no_token() {
+    let (world, dir) = (world(), tempfile::tempdir().unwrap());
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().join("control.sock");
+    // As a killed incarnation leaves it.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let listen = Listen { tcp: free_port().await, control: Some(path.clone()) };
+    let service = dashboard::service(world.sources.clone(), world.access.clone(), listen);
+    let harness = Harness::start(vec![service]);
+    harness.reached(DN, State::Healthy).await;
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let root = rustix::process::geteuid().is_root();
+    let ask = "POST /api/v1/restart/root.power HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let mut answer = String::new();
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let _ = stream.read_to_string(&mut answer).await;
+    assert_eq!(answer.starts_with("HTTP/1.1 200"), root, "{answer}");
+    assert_eq!(world.asked.lock().len(), usize::from(root));
+    if root {
+        assert_eq!(as_nobody(&path, ask), Err(io::ErrorKind::PermissionDenied));
+        // Even where the mode would let it in.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let path = path.clone();
+        #[expect(clippy::disallowed_methods, reason = "the test itself waits for it")]
+        let refused = tokio::task::spawn_blocking(move || as_nobody(&path, ask)).await.unwrap();
+        assert!(matches!(&refused, Ok(text) if text.is_empty()) || refused.is_err(), "{refused:?}");
+        assert_eq!(world.asked.lock().len(), 1);
+    }
+    harness.end().await;
+}
+
+/// The answer to another user; only the thread that asks becomes that user.
+fn as_nobody(path: &Path, ask: &str) -> Result<String, io::ErrorKind> {
+    let (path, ask) = (path.to_owned(), ask.to_owned());
+    let asking = move || {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).map_err(io::Error::from)?;
+        let mut stream = std::os::unix::net::UnixStream::connect(path)?;
+        stream.write_all(ask.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    #[expect(clippy::disallowed_methods, reason = "a thread that gives up its user must end")]
+    let thread = std::thread::spawn(asking);
+    thread.join().unwrap().map_err(|e: io::Error| e.kind())
 }

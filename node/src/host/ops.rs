@@ -1,6 +1,7 @@
 //! What the host can ask for.
 //!
 //! Invariants: every operation answers; unknown ones name the nearest known one. Must not know: the port.
+use dashboard::{Ask, Local, Peer};
 use serde_json::{Map, Value, json};
 use supervisor::{Level, Supervisor};
 
@@ -8,6 +9,7 @@ use logtree::{Backlog, Dn, Kind, Query};
 
 use super::answer::{Answer, Refusal};
 use crate::clock;
+use crate::names::{NotOne, resolve};
 use crate::nearest::nearest;
 use crate::params::EndAction;
 use crate::root::Shared;
@@ -21,6 +23,7 @@ const OPS: &[&str] = &[
     "tree",
     "logs",
     "volumes",
+    "api",
     "reboot",
     "poweroff",
     #[cfg(feature = "faults")]
@@ -41,6 +44,10 @@ const OPS: &[&str] = &[
     "test.write",
     #[cfg(feature = "faults")]
     "test.read",
+    #[cfg(feature = "faults")]
+    "test.run",
+    #[cfg(feature = "faults")]
+    "test.arm",
 ];
 
 /// Entries of one `logs` answer.
@@ -52,6 +59,8 @@ pub struct Node {
     pub shared: Shared,
     /// The tree.
     pub supervisor: Supervisor,
+    /// The dashboard's own answers.
+    pub dashboard: Local,
 }
 
 /// The arguments of a request.
@@ -86,6 +95,7 @@ async fn operate(node: &Node, op: &str, arguments: &Arguments) -> Result<Value, 
         "tree" => to_value(&*node.supervisor.view().borrow()),
         "logs" => logs(node, arguments),
         "volumes" => to_value(&**node.shared.volumes_view.borrow()),
+        "api" => api(node, arguments).await,
         "reboot" => Ok(end(node, EndAction::Reboot)),
         "poweroff" => Ok(end(node, EndAction::PowerOff)),
         #[cfg(feature = "faults")]
@@ -139,6 +149,19 @@ fn kubeconfig(node: &Node) -> Result<Value, Refusal> {
     }
 }
 
+/// A question to the dashboard: `{"op": "api", "method": "GET", "path": "/api/v1/tree"}`, with `body` for
+/// POST. The answer carries its HTTP status and its text.
+async fn api(node: &Node, arguments: &Arguments) -> Result<Value, Refusal> {
+    let text = |key: &str, default: &str| {
+        arguments.get(key).and_then(Value::as_str).unwrap_or(default).to_owned()
+    };
+    let ask = Ask { method: text("method", "GET"), path: text("path", ""), body: text("body", "") };
+    match node.dashboard.ask(Peer::Host, ask).await {
+        Ok(reply) => Ok(json!({ "status": reply.status, "body": reply.body })),
+        Err(e) => Err(Refusal::new("bad_request", e.to_string())),
+    }
+}
+
 fn logs(node: &Node, arguments: &Arguments) -> Result<Value, Refusal> {
     let dn = arguments.get("dn").and_then(Value::as_str).unwrap_or_default();
     let bad = |text: String| Refusal::new("bad_request", text);
@@ -186,23 +209,19 @@ impl Node {
 
 /// The known DN that `text` names, whole or by its last names (`kubelet`).
 fn known_dn(text: &str, known: &[Dn]) -> Result<Dn, Refusal> {
-    let tail = format!(".{text}");
-    let named: Vec<&Dn> = known.iter().filter(|d| d.as_str().ends_with(&tail)).collect();
-    match (known.iter().find(|d| d.as_str() == text), named.as_slice()) {
-        (Some(whole), _) => Ok(whole.clone()),
-        (None, [only]) => Ok((*only).clone()),
-        (None, []) => {
-            let names: Vec<&str> = known.iter().map(Dn::as_str).collect();
-            let hint = nearest(text, &names).map(|n| format!("the nearest known one is {n}"));
-            Err(Refusal::new("unknown_dn", format!("there is no {text:?}"))
-                .hint(hint.unwrap_or_default()))
+    let names: Vec<&str> = known.iter().map(Dn::as_str).collect();
+    let refusal = match resolve(text, &names) {
+        Ok(dn) => return Dn::new(dn).map_err(|e| Refusal::new("bad_request", e.to_string())),
+        Err(NotOne::None { nearest }) => {
+            let hint = nearest.map(|n| format!("the nearest known one is {n}"));
+            Refusal::new("unknown_dn", format!("there is no {text:?}"))
+                .hint(hint.unwrap_or_default())
         }
-        (None, several) => {
-            let names: Vec<&str> = several.iter().map(|d| d.as_str()).collect();
-            Err(Refusal::new("ambiguous_dn", format!("{text:?} names several"))
-                .hint(names.join(", ")))
+        Err(NotOne::Several(names)) => {
+            Refusal::new("ambiguous_dn", format!("{text:?} names several")).hint(names.join(", "))
         }
-    }
+    };
+    Err(refusal)
 }
 
 fn end(node: &Node, action: EndAction) -> Value {

@@ -23,6 +23,8 @@ pub struct EndRequest {
     pub reason: Reason,
     /// In words, for logs and consoles.
     pub text: String,
+    /// Whether nothing is to be stopped in order (rule Q6's short way at once).
+    pub force: bool,
 }
 
 /// A fatal end in words.
@@ -45,7 +47,8 @@ impl FatalEnd {
 
     /// The request to end the node so.
     pub fn request(self, action: EndAction) -> EndRequest {
-        EndRequest { reason: Reason::Fatal { panicked: self.panicked, action }, text: self.text }
+        let reason = Reason::Fatal { panicked: self.panicked, action };
+        EndRequest { reason, text: self.text, force: false }
     }
 }
 
@@ -68,8 +71,17 @@ pub fn end_requests(fatal_action: EndAction) -> (EndRequests, EndQueue) {
 impl EndRequests {
     /// Asks for an orderly end.
     pub fn ask(&self, reason: Reason, text: impl Into<String>) {
+        self.send(EndRequest { reason, text: text.into(), force: false });
+    }
+
+    /// Asks for an end without order: sync and go.
+    pub fn force(&self, reason: Reason, text: impl Into<String>) {
+        self.send(EndRequest { reason, text: text.into(), force: true });
+    }
+
+    fn send(&self, request: EndRequest) {
         // A full queue means that the end is under way and somebody has already insisted.
-        let _ = self.queue.try_send(EndRequest { reason, text: text.into() });
+        let _ = self.queue.try_send(request);
     }
 
     /// Reports that the node cannot go on.

@@ -96,7 +96,9 @@ pub fn go_down(mut standing: Standing, request: &EndRequest, mut queue: Option<E
     start_watchdog(budget, end);
     announce(&standing, request);
     let mut down = Down { began, budget, clean: true };
-    for step in plan(&request.reason, standing.progress()) {
+    let orderly =
+        if request.force { Vec::new() } else { plan(&request.reason, standing.progress()) };
+    for step in orderly {
         let insisted = down.insisted(&mut queue);
         if insisted || !down.step(step, &mut standing, &request.reason, &mut queue) {
             break;

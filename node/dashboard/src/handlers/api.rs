@@ -41,6 +41,11 @@ pub(crate) async fn tree_dn(
     Ok(Json(json::detail(node)).into_response())
 }
 
+/// `GET /api/v1/dns`: the DNs of the tree and those that have a log.
+pub(crate) async fn dns(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({ "dns": app.sources.dns() }))
+}
+
 /// `GET /api/v1/logs`
 pub(crate) async fn logs(
     State(app): State<Arc<App>>,
@@ -51,7 +56,17 @@ pub(crate) async fn logs(
         let body = Body::from_stream(stream::ndjson(&app, &query)?);
         return Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response());
     }
-    let slice = reading::read(&app.sources.logs, &query)?;
+    let slice = if query.wait.is_zero() {
+        reading::read(&app.sources.logs, &query)?
+    } else {
+        let _place = stream::place(&app)?;
+        let mut closing = app.closing.subscribe();
+        // Cancel safe: nothing is consumed by looking.
+        tokio::select! {
+            slice = reading::wait_and_read(&app.sources.logs, &query) => slice?,
+            _ = closing.wait_for(|closing| *closing) => reading::read(&app.sources.logs, &query)?,
+        }
+    };
     let logs = Logs {
         entries: slice.entries.iter().map(|e| LogEntry(e)).collect(),
         cursor: slice.cursor,

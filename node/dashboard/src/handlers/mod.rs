@@ -6,3 +6,4 @@
 pub(crate) mod api;
 pub(crate) mod health;
 pub(crate) mod pages;
+pub(crate) mod writes;
