@@ -313,15 +313,17 @@ fn on_claim<B: Backend>(core: &Core<B>, delta: Delta<ClaimMeta>) {
 }
 
 fn on_volume<B: Backend>(core: &Core<B>, delta: Delta<PersistentVolume>) {
-    let (Delta::Changed(_, pv) | Delta::Gone(pv)) = delta;
-    let Some(name) = pv.metadata.name.as_deref() else { return };
-    // E1: a claim that grows waits for its PV to be bound.
-    if let Some(uid) = plan::PvView(&pv).claim_uid()
+    // E1: a claim that grows may have waited for its PV to be bound.
+    if let Delta::Changed(old, new) = &delta
+        && plan::PvView(new).phase() == "Bound"
+        && old.as_ref().is_none_or(|old| plan::PvView(old).phase() != "Bound")
+        && let Some(uid) = plan::PvView(new).claim_uid()
         && core.claims.get(uid).is_some()
-        && !core.claim_memory.lock().attempts.is_failing(uid)
     {
         core.claim_queue.add(uid);
     }
+    let (Delta::Changed(_, pv) | Delta::Gone(pv)) = delta;
+    let Some(name) = pv.metadata.name.as_deref() else { return };
     if !core.volume_memory.lock().attempts.is_failing(name) {
         core.volume_queue.add(name);
     }
