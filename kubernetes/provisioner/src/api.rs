@@ -215,25 +215,35 @@ impl ApiCalls {
             .map(drop)
     }
 
-    /// Handles of all PVs of a driver, on every node.
-    pub(crate) async fn handles(&self, driver: &str) -> Result<Vec<String>, ApiError> {
+    /// All PVs, of every driver and node, page by page.
+    pub(crate) async fn volumes(
+        &self,
+        mut look: impl FnMut(PersistentVolume),
+    ) -> Result<(), ApiError> {
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let mut params = ListParams::default().limit(PAGE);
-        let mut handles = Vec::new();
         loop {
             let page = self.call("list", "persistentvolumes", "", api.list(&params)).await?;
-            for pv in &page.items {
-                if let Some((d, handle)) = crate::plan::PvView(pv).csi()
-                    && d == driver
-                {
-                    handles.push(handle.to_owned());
-                }
-            }
+            page.items.into_iter().for_each(&mut look);
             match page.metadata.continue_.filter(|c| !c.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
-                None => return Ok(handles),
+                None => return Ok(()),
             }
         }
+    }
+
+    /// W1: puts a label on the PV with that UID.
+    pub(crate) async fn label_volume(
+        &self,
+        (name, uid): (&str, &str),
+        (key, value): (&str, &str),
+    ) -> Result<(), ApiError> {
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({"metadata": {"uid": uid, "labels": {key: value}}}));
+        let params = PatchParams::default();
+        self.call("patch", "persistentvolumes", name, api.patch_metadata(name, &params, &patch))
+            .await
+            .map(drop)
     }
 
     /// Changes the annotations of a claim that is still the one of that UID: live read as raw JSON, so that

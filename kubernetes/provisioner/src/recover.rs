@@ -1,4 +1,4 @@
-//! Finding what a crash or a lost answer left behind (rules I4, I6).
+//! Finding what a crash, a lost answer or an earlier release left behind (rules I4, I6, V10, W1).
 //!
 //! Purpose: at the start and then each hour, compare what the backend has with what Kubernetes knows.
 //! Owner: `Provisioner::run` calls [`load`] before it is healthy; one task runs [`watch_over`].
@@ -11,11 +11,14 @@ use std::collections::BTreeSet;
 
 use futures::StreamExt;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
+
 use crate::{
     api::chain,
     backend::{Backend, Stored},
     core::Core,
-    plan::Failure,
+    names::{node_label_key, node_label_value},
+    plan::{self, Failure, PvView},
 };
 
 /// I4: makes every volume without a stored PV an intent and queues its claim. Waits until the backend is ready;
@@ -64,8 +67,19 @@ pub(crate) async fn watch_over<B: Backend>(core: &Core<B>) {
 async fn compare<B: Backend>(core: &Core<B>) -> Result<(), Failure> {
     enqueue(core, &core.backend.inventory().await?);
     let driver = &core.backend.facts().driver;
-    let handles = core.api.handles(driver).await.map_err(|e| Failure::no_change(chain(&e)))?;
-    let mut known: BTreeSet<String> = handles.into_iter().collect();
+    let (mut known, mut older) = (BTreeSet::new(), Vec::new());
+    let hostname = core.hostname();
+    let look = |pv: PersistentVolume| {
+        let view = PvView(&pv);
+        if let Some((_, handle)) = view.csi().filter(|(d, _)| d == driver) {
+            known.insert(handle.to_owned());
+        }
+        if plan::unlabelled(view, hostname.as_deref(), core.backend.facts()) {
+            older.push((view.name().to_owned(), view.uid().to_owned()));
+        }
+    };
+    core.api.volumes(look).await.map_err(|e| Failure::no_change(chain(&e)))?;
+    adopt(core, &older).await;
     // A claim that is being served right now has no PV yet, and is no orphan for that.
     known.extend(core.claim_memory.lock().intents.values().map(|o| o.pv.clone()));
     let orphans = core.backend.reconcile(&known).await?;
@@ -77,4 +91,20 @@ async fn compare<B: Backend>(core: &Core<B>) -> Result<(), Failure> {
         slog::debug!(core.log, "this PV's volume is not on this node"; "volume" => handle);
     }
     Ok(())
+}
+
+/// V10: PVs of an earlier release get the label by which they are watched; the watch does the rest (D2).
+async fn adopt<B: Backend>(core: &Core<B>, older: &[(String, String)]) {
+    let facts = core.backend.facts();
+    let (key, value) = (node_label_key(&facts.driver), node_label_value(&facts.node));
+    for (name, uid) in older {
+        match core.api.label_volume((name, uid), (&key, &value)).await {
+            Ok(()) => {
+                slog::info!(core.log, "volume of an earlier release adopted"; "volume" => name)
+            }
+            Err(e) => {
+                slog::warn!(core.log, "volume not adopted"; "volume" => name, "error" => chain(&e));
+            }
+        }
+    }
 }

@@ -778,3 +778,29 @@ async fn i4_i6_controller_and_engine_restart_between_volume_and_pv() {
         assert!(tree.shutdown().await.stuck.is_empty());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn v10_w1_volumes_of_an_earlier_release_are_adopted_and_others_left_alone() {
+    let w = World::new();
+    let older = |name: &str, host: &str| {
+        mk_pv(name)
+            .uid(&format!("{name}-uid"))
+            .csi(DEFAULT_DRIVER, name)
+            .affinity(HOSTNAME_LABEL, host)
+            .claim("ns", "c", "elsewhere")
+            .policy("Delete")
+            .phase("Bound")
+            .build()
+    };
+    w.server.put(&older("pvc-here", "host-1"));
+    w.server.put(&older("pvc-there", "host-2"));
+    let tree = w.start();
+    let finalizers =
+        |s: &ApiServer, name: &str| s.get(PVS, "", name)["metadata"]["finalizers"].clone();
+    w.server.until("adopted", |s| finalizers(s, "pvc-here")[0] == PV_FINALIZER).await;
+    let labels = w.server.get(PVS, "", "pvc-here")["metadata"]["labels"].clone();
+    assert_eq!(labels[node_label_key(DEFAULT_DRIVER)], "n1");
+    let path = "PATCH /api/v1/persistentvolumes/pvc-here".to_owned();
+    assert_eq!(w.server.writes(), [path.clone(), path]);
+    assert!(tree.shutdown().await.stuck.is_empty());
+}

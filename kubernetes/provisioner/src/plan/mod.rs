@@ -22,7 +22,7 @@ pub use self::{
         ResizePlan, begun as resize_begun, done as resize_done, failed as resize_failed, resize,
     },
     settle::{Settle, Track, settle},
-    volume::{PvView, VolumeAction, is_of_claim, volume},
+    volume::{PvView, VolumeAction, is_of_claim, unlabelled, volume},
 };
 
 /// What a backend is and can, as far as decisions depend on it.

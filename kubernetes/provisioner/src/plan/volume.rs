@@ -131,6 +131,15 @@ pub fn volume<'a>(v: PvView<'a>, hostname: Option<&str>, facts: &Facts) -> Volum
     }
 }
 
+/// W1, V10: ours and of this node, but stored by an earlier release, without the label by which it is watched.
+pub fn unlabelled(v: PvView<'_>, hostname: Option<&str>, facts: &Facts) -> bool {
+    let labels = v.0.metadata.labels.as_ref();
+    labels.is_none_or(|l| !l.contains_key(&node_label_key(&facts.driver)))
+        && made_by_us(v, facts)
+        && v.csi().is_some_and(|(driver, _)| driver == facts.driver)
+        && lives_here(v, hostname, facts)
+}
+
 /// D1: provisioned by our driver.
 fn made_by_us(v: PvView<'_>, facts: &Facts) -> bool {
     let meta = &v.0.metadata;
@@ -190,6 +199,21 @@ mod tests {
 
     fn act(pv: &PersistentVolume) -> VolumeAction<'_> {
         volume(PvView(pv), Some("host-1"), &facts())
+    }
+
+    #[test]
+    fn v10_a_pv_of_an_earlier_release_is_told_from_all_others() {
+        let here = |pv: &PersistentVolume| unlabelled(PvView(pv), Some("host-1"), &facts());
+        assert!(here(&pv("Bound", "Delete")));
+        let mut labelled = pv("Bound", "Delete");
+        labelled.metadata.labels = Some([(node_label_key(DEFAULT_DRIVER), "n1".to_owned())].into());
+        assert!(!here(&labelled));
+        assert!(!unlabelled(PvView(&pv("Bound", "Delete")), Some("host-2"), &facts()));
+        assert!(!unlabelled(PvView(&pv("Bound", "Delete")), None, &facts()));
+        let theirs = mk_pv("x").csi("other", "x").affinity(HOSTNAME_LABEL, "host-1").build();
+        assert!(!here(&theirs));
+        let nowhere = mk_pv("x").csi(DEFAULT_DRIVER, "x").build();
+        assert!(!here(&nowhere), "without an affinity nobody knows whose it is");
     }
 
     #[test]
