@@ -27,6 +27,8 @@ use crate::{Condition, Fatal, Placement, Quiet, Service, Snapshot};
 const CHECK: Duration = Duration::from_secs(5);
 /// A poll that runs longer is stalled.
 const STALLED: Duration = Duration::from_secs(1);
+/// The wall clock was set if it is off by more.
+const CLOCK_SET_NS: u64 = 1_000_000_000;
 /// Requests per turn: exits must not wait behind an endless spawner.
 const REQUESTS_PER_TURN: usize = 64;
 
@@ -74,6 +76,7 @@ pub(crate) struct Driver {
     sender: mpsc::Sender<Request>,
     outputs: Outputs,
     start: Instant,
+    wall_at_start: i64,
     timers: BTreeMap<(Tick, u64), ()>,
     deadlines: HashMap<u64, Tick>,
     live: HashMap<u64, Arc<Core>>,
@@ -101,6 +104,7 @@ impl Driver {
             sender,
             outputs,
             start: Instant::now(),
+            wall_at_start: wall_at_start(Tick(0)),
             timers: BTreeMap::new(),
             deadlines: HashMap::new(),
             live: HashMap::new(),
@@ -367,10 +371,13 @@ impl Driver {
     fn publish(&mut self) {
         if self.tree.is_dirty() {
             let now = self.now();
-            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let wall = i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX);
-            let at_start = wall.saturating_sub(i64::try_from(now.0).unwrap_or(i64::MAX));
-            let snapshot = self.tree.snapshot(now, WallClock(at_start));
+            let at_start = wall_at_start(now);
+            // Small differences are jitter, and one event should have one time in all snapshots;
+            // a large one means that the clock was set. Virtual time has no such relation.
+            if !self.ground.single && at_start.abs_diff(self.wall_at_start) > CLOCK_SET_NS {
+                self.wall_at_start = at_start;
+            }
+            let snapshot = self.tree.snapshot(now, WallClock(self.wall_at_start));
             self.outputs.view.send_replace(Arc::new(snapshot));
         }
     }
@@ -401,6 +408,13 @@ impl Driver {
             self.tree.grow_older();
         }
     }
+}
+
+/// Wall clock (ns since 1970) at tick 0, by the clock of now.
+fn wall_at_start(now: Tick) -> i64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let wall = i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX);
+    wall.saturating_sub(i64::try_from(now.0).unwrap_or(i64::MAX))
 }
 
 async fn sleep_until(at: Option<Instant>) {

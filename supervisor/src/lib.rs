@@ -27,6 +27,7 @@ mod serve;
 mod service;
 mod slot;
 mod snapshot;
+mod sync;
 mod tree;
 
 pub use api::{Config, Fatal, Quiet, RecordingError, RestartError, StartError, Supervisor};

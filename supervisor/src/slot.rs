@@ -5,12 +5,10 @@
 //! slot before it applies the exit in it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use logtree::Name;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 
+use crate::sync::{AtomicBool, Mutex, Notify, Ordering};
 use crate::tree::Exit;
 use crate::{ChildStats, Condition};
 

@@ -135,6 +135,11 @@ impl Harness {
         reader.next(usize::MAX).entries.iter().map(|e| logtree::to_text(e)).collect()
     }
 
+    /// Ends the test without shutting the tree down: it was, or something is stuck on purpose.
+    pub fn abandon(mut self) {
+        self.ended = true;
+    }
+
     /// Shuts the tree down.
     ///
     /// # Panics

@@ -37,7 +37,7 @@ impl Evicted {
     /// How many came after `seq`, of those that are remembered.
     pub(crate) fn after(&self, seq: u64) -> u64 {
         let newer = self.0.iter().rev().take_while(|s| s.first + s.count - 1 > seq);
-        newer.map(|s| s.count - (seq + 1).saturating_sub(s.first)).sum()
+        newer.map(|s| s.count - seq.saturating_add(1).saturating_sub(s.first)).sum()
     }
 }
 

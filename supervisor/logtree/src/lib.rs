@@ -17,6 +17,7 @@ mod parse;
 mod reader;
 mod sink;
 mod store;
+mod sync;
 mod text;
 mod time;
 mod tree;

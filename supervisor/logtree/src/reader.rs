@@ -6,14 +6,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
 
 use crate::store::{Ring, Store, Waiter};
+use crate::sync::{AtomicBool, Condvar, Mutex, Notify, Ordering};
 use crate::{Dn, Entry, Level};
 
 /// Entries copied per lock.
@@ -156,6 +154,9 @@ struct Position {
     next: u64,
     /// Exclusive; for readers that do not follow.
     end: u64,
+    /// Evicted before `next` and not told yet: told when the cursor has passed them, or a reader
+    /// resumed from it would be told again.
+    lost: u64,
 }
 
 /// A cursor into the log. Dropping it frees it at once.
@@ -208,13 +209,11 @@ impl Reader {
                 }
             };
             let end = if query.follow { u64::MAX } else { ring.next_dn_seq() };
-            let at = waiter.matches(&ring.dn).then_some(Position { next, end });
+            let at = waiter.matches(&ring.dn).then_some(Position { next, end, lost: 0 });
             places.push(Place { tenant: ring.tenant, at });
         }
         let missed = unremembered(&locked, &query, after);
-        if missed > 0 {
-            *locked.missed.entry(*waiter.kind.lock()).or_default() += missed;
-        }
+        locked.count_missed(&waiter, missed);
         drop(locked);
         let opened_at = last_seq;
         Ok(Reader { store, query, waiter, places, opened_at, since, cursor: after, missed })
@@ -296,29 +295,32 @@ impl Reader {
             return true;
         }
         let store = self.store.clone();
-        let store = store.lock();
-        self.meet_new_rings(&store);
+        let mut store = store.lock();
+        self.meet_new_rings(&mut store);
         let mut rings = store.rings.iter().zip(&self.places);
         rings.any(|(ring, place)| place.at.is_some_and(|at| at.next < ring.next_dn_seq()))
     }
 
     /// Rings that appeared since, some in the place of others: all of their entries are newer than
     /// this reader.
-    fn meet_new_rings(&mut self, store: &Store) {
+    fn meet_new_rings(&mut self, store: &mut Store) {
+        let mut missed = 0;
         let departed = std::mem::take(&mut *self.waiter.departed.lock());
         for (tenant, after_last) in departed {
             let place = self.places.iter_mut().find(|p| p.tenant == tenant);
             if let Some(at) = place.and_then(|p| p.at.take()) {
-                self.missed += after_last.min(at.end).saturating_sub(at.next);
+                missed += at.lost + after_last.min(at.end).saturating_sub(at.next);
             }
         }
+        self.missed += missed;
+        store.count_missed(&self.waiter, missed);
         let end = if self.query.follow { u64::MAX } else { 0 };
         for (index, ring) in store.rings.iter().enumerate() {
             let known = self.places.get(index).is_some_and(|p| p.tenant == ring.tenant);
             if known {
                 continue;
             }
-            let at = self.waiter.matches(&ring.dn).then_some(Position { next: 1, end });
+            let at = self.waiter.matches(&ring.dn).then_some(Position { next: 1, end, lost: 0 });
             let place = Place { tenant: ring.tenant, at };
             match self.places.get_mut(index) {
                 Some(old) => *old = place,
@@ -331,15 +333,14 @@ impl Reader {
     fn take(&mut self, max: usize) -> Vec<Arc<Entry>> {
         let shared = self.store.clone();
         let mut store = shared.lock();
-        let told = self.missed;
-        self.meet_new_rings(&store);
-        let mut missed = self.missed - told;
+        self.meet_new_rings(&mut store);
+        let mut missed = 0;
         let mut heap = BinaryHeap::new();
         for (index, (ring, place)) in store.rings.iter().zip(&mut self.places).enumerate() {
             let Some(at) = &mut place.at else { continue };
             let first = ring.first_dn_seq().min(at.end);
             if at.next < first {
-                missed += first - at.next;
+                at.lost += first - at.next;
                 at.next = first;
             }
             if let Some(entry) = entry_at(&store, index, *at) {
@@ -362,10 +363,15 @@ impl Reader {
             // All that exists was looked at, also in DNs that are not ours.
             self.cursor = self.cursor.max(store.last_seq());
         }
-        if missed > 0 {
-            *store.missed.entry(*self.waiter.kind.lock()).or_default() += missed;
+        let upto = if heap.is_empty() { u64::MAX } else { self.cursor };
+        for (ring, place) in store.rings.iter().zip(&mut self.places) {
+            let Some(at) = place.at.as_mut().filter(|at| at.lost > 0) else { continue };
+            let later = ring.lost_after(upto).min(at.lost);
+            missed += at.lost - later;
+            at.lost = later;
         }
-        self.missed = told + missed;
+        store.count_missed(&self.waiter, missed);
+        self.missed += missed;
         out
     }
 }

@@ -8,16 +8,15 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
 
 use crate::entry::size_of_entry;
 use crate::evicted::Evicted;
 use crate::parse::Format;
+use crate::sync::{AtomicBool, Condvar, Mutex, Notify, Ordering};
 use crate::{Dn, Entry, Level};
 
 /// Entries every DN may keep when the whole log is full, unless they are larger than the next.
@@ -158,6 +157,11 @@ impl Ring {
             0 => self.first_dn_seq() - self.gone.after(seq),
             kept => self.first_dn_seq() + kept,
         }
+    }
+
+    /// Entries lost that came after a sequence number, as far as they are known.
+    pub(crate) fn lost_after(&self, seq: u64) -> u64 {
+        self.gone.after(seq)
     }
 
     /// Entries kept that came after a sequence number.
@@ -338,6 +342,12 @@ impl Store {
     pub(crate) fn vanished(&mut self, dn: &Dn, now: Instant) {
         if let Some(index) = self.by_dn.get(dn) {
             self.rings[*index].vanished = Some(now);
+        }
+    }
+
+    pub(crate) fn count_missed(&mut self, reader: &Waiter, missed: u64) {
+        if missed > 0 {
+            *self.missed.entry(*reader.kind.lock()).or_default() += missed;
         }
     }
 

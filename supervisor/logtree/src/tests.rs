@@ -367,6 +367,17 @@ fn l7_last_n_is_the_last_n_that_match_in_order() {
 }
 
 #[test]
+fn l10_the_panic_hook_gives_up_on_a_busy_log_instead_of_waiting_for_ever() {
+    let tree = new();
+    let record = || Record::new(Level::Error, "panicked");
+    let busy = tree.lock_for_test();
+    assert!(!tree.append_or_give_up(&dn("panic"), record()));
+    drop(busy);
+    assert!(tree.append_or_give_up(&dn("panic"), record()));
+    assert_eq!(all(&tree, Query::all(dn("panic"))), ["panicked"]);
+}
+
+#[test]
 fn l7_impossible_queries_are_refused_in_words() {
     let tree = new();
     let raw = Query { kind: Kind::Raw, min_level: Some(Level::Error), ..Query::all(Dn::ALL) };

@@ -102,6 +102,12 @@ impl LogTree {
         }
     }
 
+    /// Keeps the log busy.
+    #[cfg(test)]
+    pub(crate) fn lock_for_test(&self) -> parking_lot::MutexGuard<'_, Store> {
+        self.store.lock()
+    }
+
     /// Sets the least level of a subtree, for a while or for good; reaches live loggers at once.
     /// The nearest ancestor's level wins.
     pub fn set_level(&self, subtree: &Dn, level: Level, ttl: Option<Duration>) {

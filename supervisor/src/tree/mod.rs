@@ -32,6 +32,8 @@ mod view;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod table;
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};

@@ -46,7 +46,7 @@ impl Tree {
                 // It was the start deadline.
                 self.disarm_node(key);
                 self.node(key).asked = Asked::Wanted(reason);
-                self.touch(key);
+                self.mark(key);
             }
             Asked::Wanted(_) if reason == StopReason::Shutdown => {
                 self.node(key).asked = Asked::Wanted(reason);
@@ -64,6 +64,8 @@ impl Tree {
             Asked::No | Asked::Told(_) | Asked::Aborted(_) | Asked::Stuck(_) => return,
         };
         if !node.live || !self.guard(Guard::DescendantsFirst, node.busy_below == 0) {
+            // Only who really has to wait is shown as waiting.
+            self.touch(key);
             return;
         }
         let (incarnation, deadline) = (node.incarnation, node.policy.stop_deadline);
