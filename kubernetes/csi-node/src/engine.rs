@@ -5,8 +5,9 @@
 use std::path::Path;
 
 use volumes::{
-    CapacityRange, Condition, EnginePhase, ExpandError, Expanded, Publish, PublishError, Stats,
-    StatsError, Unpublish, VolumeEngine, VolumeId,
+    CapacityRange, CapacityView, Condition, CreateError, CreateSnapshot, CreateVolume, DeleteError,
+    EnginePhase, ExpandError, Expanded, Publish, PublishError, Snapshot, SnapshotError, SnapshotId,
+    Stats, StatsError, Stored, Trouble, Unpublish, Volume, VolumeEngine, VolumeId,
 };
 
 /// What the services need of the engine.
@@ -22,6 +23,31 @@ pub(crate) trait Engine: Send + Sync + 'static {
     async fn health(&self, id: &VolumeId) -> Result<Vec<Condition>, StatsError>;
     /// Grows a volume, or re-asserts its size.
     async fn expand(&self, id: &VolumeId, to: CapacityRange) -> Result<Expanded, ExpandError>;
+    /// Makes a volume.
+    async fn create(&self, request: CreateVolume) -> Result<Volume, CreateError>;
+    /// Deletes a volume.
+    async fn delete(&self, id: &VolumeId) -> Result<(), DeleteError>;
+    /// One volume.
+    async fn find(&self, id: &VolumeId) -> Result<Option<Stored>, Trouble>;
+    /// Ready volumes after an id, in order.
+    async fn page(&self, after: Option<VolumeId>, max: usize) -> Result<Vec<Stored>, Trouble>;
+    /// Makes a snapshot.
+    async fn snapshot(&self, request: CreateSnapshot) -> Result<Snapshot, SnapshotError>;
+    /// Deletes a snapshot.
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), DeleteError>;
+    /// One snapshot.
+    async fn find_snapshot(&self, id: &SnapshotId) -> Result<Option<Snapshot>, Trouble>;
+    /// Snapshots after an id, in order; of one volume if one is named.
+    async fn snapshots(
+        &self,
+        after: Option<SnapshotId>,
+        source: Option<VolumeId>,
+        max: usize,
+    ) -> Result<Vec<Snapshot>, Trouble>;
+    /// Space.
+    fn capacity(&self) -> CapacityView;
+    /// Whether snapshots and clones work on this disk.
+    fn can_snapshot(&self) -> bool;
     /// What the engine is doing.
     fn phase(&self) -> EnginePhase;
 }
@@ -50,5 +76,50 @@ impl Engine for VolumeEngine {
 
     fn phase(&self) -> EnginePhase {
         self.status().borrow().phase.clone()
+    }
+
+    async fn create(&self, request: CreateVolume) -> Result<Volume, CreateError> {
+        VolumeEngine::create(self, request).await
+    }
+
+    async fn delete(&self, id: &VolumeId) -> Result<(), DeleteError> {
+        VolumeEngine::delete(self, id).await
+    }
+
+    async fn find(&self, id: &VolumeId) -> Result<Option<Stored>, Trouble> {
+        VolumeEngine::find(self, id).await
+    }
+
+    async fn page(&self, after: Option<VolumeId>, max: usize) -> Result<Vec<Stored>, Trouble> {
+        VolumeEngine::page(self, after, max).await
+    }
+
+    async fn snapshot(&self, request: CreateSnapshot) -> Result<Snapshot, SnapshotError> {
+        VolumeEngine::snapshot(self, request).await
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), DeleteError> {
+        VolumeEngine::delete_snapshot(self, id).await
+    }
+
+    async fn find_snapshot(&self, id: &SnapshotId) -> Result<Option<Snapshot>, Trouble> {
+        VolumeEngine::find_snapshot(self, id).await
+    }
+
+    async fn snapshots(
+        &self,
+        after: Option<SnapshotId>,
+        source: Option<VolumeId>,
+        max: usize,
+    ) -> Result<Vec<Snapshot>, Trouble> {
+        VolumeEngine::snapshots(self, after, source, max).await
+    }
+
+    fn capacity(&self) -> CapacityView {
+        *VolumeEngine::capacity(self).borrow()
+    }
+
+    fn can_snapshot(&self) -> bool {
+        self.status().borrow().snapshots
     }
 }

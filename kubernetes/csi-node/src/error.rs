@@ -32,7 +32,7 @@ pub(crate) fn status<E: RpcError>(error: E) -> Status {
 }
 
 /// What every call may run into.
-fn trouble_code(trouble: &Trouble) -> Code {
+pub(crate) fn trouble_code(trouble: &Trouble) -> Code {
     match trouble {
         Trouble::Busy(_) => Code::Aborted,
         Trouble::Unavailable(_) => Code::Unavailable,
@@ -151,7 +151,7 @@ impl RpcError for NodeGetVolumeStatsError {
     }
 }
 
-fn stats_code(error: &StatsError) -> Code {
+pub(crate) fn stats_code(error: &StatsError) -> Code {
     match error {
         StatsError::NotFound(_) => Code::NotFound,
         StatsError::Trouble(t) => trouble_code(t),
@@ -240,7 +240,8 @@ pub(crate) fn not_served(call: &'static str) -> Status {
 pub(crate) fn severity(kind: volumes::ConditionKind) -> csi::VolumeHealthErrorType {
     use volumes::ConditionKind as Kind;
     match kind {
-        Kind::DataMissing => csi::VolumeHealthErrorType::DataLoss,
+        Kind::DataMissing | Kind::ImageTruncated => csi::VolumeHealthErrorType::DataLoss,
+        Kind::DeviceDetached => csi::VolumeHealthErrorType::Inaccessible,
         Kind::QuotaEscaped
         | Kind::QuotaNotEnforced
         | Kind::ProjectIdShared

@@ -46,9 +46,11 @@ impl<E: Engine> Identity for IdentityService<E> {
         &self,
         _: Request<csi::GetPluginCapabilitiesRequest>,
     ) -> Result<Response<csi::GetPluginCapabilitiesResponse>, Status> {
+        let controller = service::Type::ControllerService.into();
         let topology = service::Type::VolumeAccessibilityConstraints.into();
         let online = volume_expansion::Type::Online.into();
         let capabilities = [
+            Type::Service(Service { r#type: controller }),
             Type::Service(Service { r#type: topology }),
             Type::VolumeExpansion(VolumeExpansion { r#type: online }),
         ];

@@ -1,4 +1,4 @@
-//! CSI Identity and Node over a unix socket, on top of the volume engine, and the
+//! CSI Identity, Controller and Node over a unix socket, on top of the volume engine, and the
 //! registration of that socket with the kubelet.
 //!
 //! Purpose: translate. A request becomes a typed value ([`publish`]), the engine acts, and
@@ -15,12 +15,16 @@
 //!
 //! Must not know: the API server, the provisioner, where volumes are on disk.
 //!
-//! Not served by this release, and not advertised: the Controller service.
+//! Not served, and not advertised: staging, publishing by a controller, changing parameters.
 
 mod config;
+mod controller;
+pub mod controller_error;
+pub mod create;
 mod engine;
 pub mod error;
 mod identity;
+mod messages;
 mod metrics;
 mod node;
 mod observe;
@@ -30,6 +34,8 @@ mod runnable;
 mod server;
 mod socket;
 
+#[cfg(test)]
+mod controller_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -9,14 +9,15 @@ use csi_proto::csi::node_server::Node;
 use csi_proto::csi::node_service_capability::{Rpc, Type, rpc};
 use csi_proto::csi::volume_usage::Unit;
 use tonic::{Request, Response, Status};
-use volumes::{Bytes, CapacityRange, Condition, EnginePhase, StatsUsage};
+use volumes::{Bytes, CapacityRange, EnginePhase, StatsUsage};
 
 use crate::config::CsiConfig;
 use crate::engine::Engine;
 use crate::error::{
     NodeExpandVolumeError, NodeGetVolumeHealthError, NodeGetVolumeStatsError,
-    NodePublishVolumeError, NodeUnpublishVolumeError, not_served, severity, status,
+    NodePublishVolumeError, NodeUnpublishVolumeError, not_served, status,
 };
+use crate::messages::{condition, health_entry, saturating};
 use crate::publish::{capacity_range, publish_request, unpublish_request, volume_at, volume_id};
 
 /// Serves Node.
@@ -197,31 +198,12 @@ impl<E: Engine> Node for NodeService<E> {
     }
 }
 
-fn saturating(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
 fn usage(unit: Unit, u: StatsUsage) -> csi::VolumeUsage {
     csi::VolumeUsage {
         available: saturating(u.available),
         total: saturating(u.total),
         used: saturating(u.used),
         unit: unit.into(),
-    }
-}
-
-fn condition(conditions: &[Condition]) -> csi::VolumeCondition {
-    let texts: Vec<String> =
-        conditions.iter().map(|c| format!("{:?}: {}", c.kind, c.message)).collect();
-    let message = if texts.is_empty() { "healthy".to_owned() } else { texts.join("; ") };
-    csi::VolumeCondition { abnormal: !conditions.is_empty(), message }
-}
-
-fn health_entry(c: Condition) -> csi::volume_health::VolumeHealthEntry {
-    csi::volume_health::VolumeHealthEntry {
-        status: severity(c.kind).into(),
-        reason: format!("{:?}", c.kind),
-        message: c.message,
     }
 }
 

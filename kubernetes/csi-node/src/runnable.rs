@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use csi_proto::csi::controller_server::ControllerServer;
 use csi_proto::csi::identity_server::IdentityServer;
 use csi_proto::csi::node_server::NodeServer;
 use csi_proto::registration::registration_server::RegistrationServer;
@@ -21,6 +22,7 @@ use tonic::service::Routes;
 use volumes::VolumeEngine;
 
 use crate::config::CsiConfig;
+use crate::controller::ControllerService;
 use crate::engine::Engine;
 use crate::identity::IdentityService;
 use crate::node::NodeService;
@@ -36,7 +38,7 @@ const REGISTRATION_STOP_STAGE: u8 = 1;
 /// First and longest pause between two probes of the driver.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
-/// The driver: Identity and Node on [`CsiConfig::socket`]. Healthy once it listens; whether
+/// The driver: Identity, Controller and Node on [`CsiConfig::socket`]. Healthy once it listens; whether
 /// the engine behind it is ready is what `Probe` tells.
 pub fn csi_service(config: CsiConfig, engine: VolumeEngine) -> Service {
     csi_service_on(config, Arc::new(engine))
@@ -77,8 +79,11 @@ pub(crate) fn csi_app<E: Engine>(
     log: slog::Logger,
 ) -> Observed {
     let identity = IdentityService { config: config.clone(), engine: engine.clone() };
+    let controller = ControllerService { config: config.clone(), engine: engine.clone() };
     let node = NodeService { config: config.clone(), engine };
-    let routes = Routes::new(IdentityServer::new(identity)).add_service(NodeServer::new(node));
+    let routes = Routes::new(IdentityServer::new(identity))
+        .add_service(ControllerServer::new(controller))
+        .add_service(NodeServer::new(node));
     Observed { routes: routes.prepare(), log, metrics: Some(config.metrics.clone()) }
 }
 

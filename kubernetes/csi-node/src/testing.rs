@@ -6,6 +6,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use csi_proto::csi::controller_client::ControllerClient;
 use csi_proto::csi::identity_client::IdentityClient;
 use csi_proto::csi::node_client::NodeClient;
 use parking_lot::Mutex;
@@ -13,8 +14,10 @@ use slog::Drain;
 use tokio::sync::Notify;
 use tonic::transport::{Channel, Endpoint};
 use volumes::{
-    Bytes, CapacityRange, Condition, EnginePhase, ExpandError, Expanded, Publish, PublishError,
-    Stats, StatsError, StatsUsage, Unpublish, VolumeId,
+    Bytes, CapacityRange, CapacityView, Condition, CreateError, CreateSnapshot, CreateVolume,
+    DeleteError, EnginePhase, ExpandError, Expanded, Inodes, OwnerTag, Publish, PublishError,
+    Snapshot, SnapshotError, SnapshotId, Stats, StatsError, StatsUsage, Stored, StoredState,
+    Trouble, Unpublish, Volume, VolumeId, VolumeKind,
 };
 
 use crate::config::CsiConfig;
@@ -31,6 +34,10 @@ pub(crate) enum Call {
     Stats(VolumeId, PathBuf),
     Health(VolumeId),
     Expand(VolumeId, CapacityRange),
+    Create(Box<CreateVolume>),
+    Delete(VolumeId),
+    Snapshot(CreateSnapshot),
+    DeleteSnapshot(SnapshotId),
 }
 
 /// What the engine answers next; what is not programmed succeeds.
@@ -40,6 +47,11 @@ pub(crate) enum Answer {
     Stats(Result<Stats, StatsError>),
     Health(Vec<Condition>),
     Expand(Result<Expanded, ExpandError>),
+    Create(CreateError),
+    Delete(DeleteError),
+    Snapshot(SnapshotError),
+    /// Of a look-up or a list.
+    Down(Trouble),
     /// Publish waits for [`FakeEngine::release`].
     Hold,
     Panic,
@@ -50,6 +62,9 @@ pub(crate) struct FakeEngine {
     pub(crate) phase: Mutex<EnginePhase>,
     pub(crate) answers: Mutex<VecDeque<Answer>>,
     pub(crate) calls: Mutex<Vec<Call>>,
+    /// What look-ups and lists find, in order of the ids.
+    pub(crate) volumes: Mutex<Vec<Stored>>,
+    pub(crate) snapshots: Mutex<Vec<Snapshot>>,
     /// Publish has begun to wait.
     pub(crate) held: Notify,
     pub(crate) release: Notify,
@@ -68,6 +83,14 @@ impl FakeEngine {
 
     pub(crate) fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.lock())
+    }
+
+    fn up(&self) -> Result<(), Trouble> {
+        match self.answers.lock().pop_front() {
+            None => Ok(()),
+            Some(Answer::Down(t)) => Err(t),
+            Some(other) => panic!("programmed for another call: {other:?}"),
+        }
     }
 
     async fn published(&self) -> Result<(), PublishError> {
@@ -94,8 +117,122 @@ pub(crate) fn sample_stats() -> Stats {
     }
 }
 
+pub(crate) fn stored(id: &str) -> Stored {
+    Stored {
+        id: Some(VolumeId::parse(id).expect("id")),
+        entry: id.to_owned(),
+        name: id.to_owned(),
+        kind: VolumeKind::Filesystem,
+        state: StoredState::Ready,
+        capacity: Bytes(1 << 30),
+        project_id: 7,
+        owner: OwnerTag::none(),
+        source: None,
+        conditions: Vec::new(),
+    }
+}
+
+pub(crate) fn sample_snapshot(id: &str, source: &str) -> Snapshot {
+    Snapshot {
+        id: SnapshotId::parse(id).expect("id"),
+        name: id.to_owned(),
+        source: VolumeId::parse(source).expect("id"),
+        kind: VolumeKind::Filesystem,
+        size: Bytes(1 << 30),
+        pinned: Bytes(4096),
+        created: std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_millis(1_500),
+        atomic: true,
+    }
+}
+
 #[tonic::async_trait]
 impl Engine for FakeEngine {
+    async fn create(&self, request: CreateVolume) -> Result<Volume, CreateError> {
+        let (id, kind) = (VolumeId::from_name(&request.name).expect("name"), request.kind);
+        let capacity = request.capacity.required.unwrap_or(Bytes(1 << 30));
+        self.calls.lock().push(Call::Create(Box::new(request)));
+        match self.answers.lock().pop_front() {
+            None => Ok(Volume {
+                id,
+                kind,
+                capacity,
+                limit: capacity,
+                inodes: Inodes(16),
+                project_id: 7,
+            }),
+            Some(Answer::Create(e)) => Err(e),
+            Some(other) => panic!("programmed for another call: {other:?}"),
+        }
+    }
+
+    async fn delete(&self, id: &VolumeId) -> Result<(), DeleteError> {
+        self.calls.lock().push(Call::Delete(id.clone()));
+        match self.answers.lock().pop_front() {
+            None => Ok(()),
+            Some(Answer::Delete(e)) => Err(e),
+            Some(other) => panic!("programmed for another call: {other:?}"),
+        }
+    }
+
+    async fn find(&self, id: &VolumeId) -> Result<Option<Stored>, Trouble> {
+        self.up()?;
+        Ok(self.volumes.lock().iter().find(|s| s.id.as_ref() == Some(id)).cloned())
+    }
+
+    async fn page(&self, after: Option<VolumeId>, max: usize) -> Result<Vec<Stored>, Trouble> {
+        self.up()?;
+        let all = self.volumes.lock();
+        let ready = all.iter().filter(|s| s.state == StoredState::Ready && s.id > after);
+        Ok(ready.take(max).cloned().collect())
+    }
+
+    async fn snapshot(&self, request: CreateSnapshot) -> Result<Snapshot, SnapshotError> {
+        let made = sample_snapshot(&request.name, request.source.as_str());
+        self.calls.lock().push(Call::Snapshot(request));
+        match self.answers.lock().pop_front() {
+            None => Ok(made),
+            Some(Answer::Snapshot(e)) => Err(e),
+            Some(other) => panic!("programmed for another call: {other:?}"),
+        }
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), DeleteError> {
+        self.calls.lock().push(Call::DeleteSnapshot(id.clone()));
+        match self.answers.lock().pop_front() {
+            None => Ok(()),
+            Some(Answer::Delete(e)) => Err(e),
+            Some(other) => panic!("programmed for another call: {other:?}"),
+        }
+    }
+
+    async fn find_snapshot(&self, id: &SnapshotId) -> Result<Option<Snapshot>, Trouble> {
+        self.up()?;
+        Ok(self.snapshots.lock().iter().find(|s| s.id == *id).cloned())
+    }
+
+    async fn snapshots(
+        &self,
+        after: Option<SnapshotId>,
+        source: Option<VolumeId>,
+        max: usize,
+    ) -> Result<Vec<Snapshot>, Trouble> {
+        self.up()?;
+        let all = self.snapshots.lock();
+        let fits = |s: &&Snapshot| {
+            after.as_ref().is_none_or(|a| s.id > *a)
+                && source.as_ref().is_none_or(|v| s.source == *v)
+        };
+        Ok(all.iter().filter(fits).take(max).cloned().collect())
+    }
+
+    fn capacity(&self) -> CapacityView {
+        CapacityView { max_volume: Bytes(5 << 30), ..CapacityView::default() }
+    }
+
+    fn can_snapshot(&self) -> bool {
+        !self.snapshots.lock().is_empty()
+    }
+
     async fn publish(&self, request: Publish) -> Result<(), PublishError> {
         self.calls.lock().push(Call::Publish(request));
         self.published().await
@@ -194,8 +331,8 @@ impl Home {
 /// A client's side of a served driver.
 pub(crate) struct Client {
     pub(crate) identity: IdentityClient<Channel>,
+    pub(crate) controller: ControllerClient<Channel>,
     pub(crate) node: NodeClient<Channel>,
-    pub(crate) channel: Channel,
 }
 
 pub(crate) async fn connect(socket: &Path) -> Channel {
@@ -207,8 +344,9 @@ impl Client {
     pub(crate) async fn connect(socket: &Path) -> Client {
         let channel = connect(socket).await;
         let identity = IdentityClient::new(channel.clone());
-        let node = NodeClient::new(channel.clone());
-        Client { identity, node, channel }
+        let controller = ControllerClient::new(channel.clone());
+        let node = NodeClient::new(channel);
+        Client { identity, controller, node }
     }
 }
 

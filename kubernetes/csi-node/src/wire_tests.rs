@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::csi;
-use csi_proto::csi::controller_client::ControllerClient;
 use csi_proto::csi::node_service_capability::{Type, rpc};
 use csi_proto::csi::volume_capability::access_mode::Mode;
 use csi_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
@@ -98,9 +97,9 @@ async fn c12_1_identity_tells_name_version_and_capabilities() {
         assert_eq!(info.vendor_version, env!("CARGO_PKG_VERSION"));
         let can = c.identity.get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {}).await;
         let can = format!("{:?}", can.expect("capabilities").into_inner());
-        assert!(can.contains("VolumeAccessibilityConstraints") && can.contains("Online"), "{can}");
-        // Advertised only once it is served.
-        assert!(!can.contains("ControllerService"), "{can}");
+        for capability in ["ControllerService", "VolumeAccessibilityConstraints", "Online"] {
+            assert!(can.contains(capability), "{can}");
+        }
     })
     .await;
 }
@@ -411,19 +410,29 @@ async fn c11_7_health_has_two_wire_forms_of_one_source() {
 #[tokio::test]
 async fn c12_5_what_is_not_served_is_unimplemented() {
     on_ready_engine(async |mut c, _, _| {
-        let n = &mut c.node;
+        let (n, k) = (&mut c.node, &mut c.controller);
         let results = [
             code(n.node_stage_volume(csi::NodeStageVolumeRequest::default()).await),
             code(n.node_unstage_volume(csi::NodeUnstageVolumeRequest::default()).await),
             code(n.node_get_volume_health(csi::NodeGetVolumeHealthRequest::default()).await),
             code(n.node_get_storage_health(csi::NodeGetStorageHealthRequest::default()).await),
+            code(k.controller_publish_volume(csi::ControllerPublishVolumeRequest::default()).await),
             code(
-                ControllerClient::new(c.channel.clone())
-                    .create_volume(csi::CreateVolumeRequest::default())
+                k.controller_unpublish_volume(csi::ControllerUnpublishVolumeRequest::default())
                     .await,
             ),
+            code(k.controller_modify_volume(csi::ControllerModifyVolumeRequest::default()).await),
+            code(
+                k.controller_get_volume_health(csi::ControllerGetVolumeHealthRequest::default())
+                    .await,
+            ),
+            code(
+                k.controller_list_volume_health(csi::ControllerListVolumeHealthRequest::default())
+                    .await,
+            ),
+            code(k.get_snapshot(csi::GetSnapshotRequest::default()).await),
         ];
-        assert_eq!(results, [Code::Unimplemented; 5]);
+        assert_eq!(results, [Code::Unimplemented; 10]);
     })
     .await;
 }
@@ -465,8 +474,7 @@ async fn c13_calls_are_counted_by_method_and_code_and_unknown_methods_make_no_se
     with_driver(&home, &engine, &log, async |mut c| {
         c.identity.probe(csi::ProbeRequest {}).await.expect("ready");
         let _ = c.node.node_publish_volume(csi::NodePublishVolumeRequest::default()).await;
-        let mut controller = ControllerClient::new(c.channel.clone());
-        let _ = controller.list_volumes(csi::ListVolumesRequest::default()).await;
+        let _ = c.controller.get_snapshot(csi::GetSnapshotRequest::default()).await;
     })
     .await;
     let mut page = String::new();

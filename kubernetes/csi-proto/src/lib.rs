@@ -18,3 +18,6 @@ pub mod csi {
 pub mod registration {
     tonic::include_proto!("pluginregistration");
 }
+
+/// A point in time, as messages carry it.
+pub use prost_types::Timestamp;

@@ -243,6 +243,7 @@ fn create_failure(e: &CreateError, plan: &CreatePlan) -> Failure {
             "{text}; it is kept, create the claim anew to get another volume"
         )),
         CreateError::HoldsData(_) => holds_data(&plan.name),
+        CreateError::SourceNotFound(_) => Failure::no_change(text),
         // V5: another node may have room.
         CreateError::NoSpace { .. } => Failure::reschedule(format!(
             "{text} on node {}; ask for less, delete volumes there, or let another node take it",
@@ -363,6 +364,7 @@ mod tests {
             capacity: Bytes(1),
             project_id: 1,
             owner: OwnerTag::new(owner).unwrap(),
+            source: None,
             conditions: vec![],
         };
         let owner = Owner::of(&plan(&[], &[]));

@@ -47,6 +47,9 @@ pub trait Filesystem: Send + Sync {
 pub trait Extents: Send + Sync {
     /// Allocates `len` bytes from 0 and sets the size. Not atomic: on error blocks may remain.
     fn preallocate(&self, f: BorrowedFd<'_>, len: u64) -> Res<()>;
+    /// Makes `dst` share all extents of `src`, at one instant between two writes. What was
+    /// allocated and never written becomes a hole.
+    fn clone_file(&self, src: BorrowedFd<'_>, dst: BorrowedFd<'_>) -> Res<()>;
 }
 
 /// The kernel's answers.
@@ -128,5 +131,10 @@ impl Extents for KernelFilesystem {
     fn preallocate(&self, f: BorrowedFd<'_>, len: u64) -> Res<()> {
         retry(|| rustix::fs::fallocate(f, FallocateFlags::empty(), 0, len))
             .map_err(|e| SysError::new("fallocate", format!("fd {}", f.as_raw_fd()), e))
+    }
+
+    fn clone_file(&self, src: BorrowedFd<'_>, dst: BorrowedFd<'_>) -> Res<()> {
+        retry(|| rustix::fs::ioctl_ficlone(dst, src))
+            .map_err(|e| SysError::new("FICLONE", format!("fd {}", src.as_raw_fd()), e))
     }
 }

@@ -12,6 +12,7 @@
 mod attributes;
 mod error;
 mod filesystem;
+mod loops;
 mod mounts;
 pub mod net;
 mod quota;
@@ -27,6 +28,7 @@ pub mod testing;
 pub use attributes::{Attributes, KernelAttributes};
 pub use error::{Res, SysError};
 pub use filesystem::{Extents, Filesystem, FsIdentity, KernelFilesystem, Space};
+pub use loops::{KernelLoops, LoopNo, LoopOptions, LoopStatus, Loops};
 pub use mounts::{
     Atime, KernelMounter, Mount, MountAttr, MountTable, Mounter, bind_plain, mount_filesystem,
     parse_mountinfo,

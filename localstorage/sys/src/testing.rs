@@ -1,11 +1,11 @@
-//! Programmable fakes of the seams: quota, mounts, attributes and space kept in memory,
-//! over files that are real.
+//! Programmable fakes of the seams: quota, mounts, loop devices, attributes and space kept
+//! in memory, over files that are real.
 //!
 //! Invariants: a file is identified by device and inode, so renames keep what the kernel
 //! would keep. Every call passes a hook that may fail it or stop the test's program.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::attributes::Attributes;
 use crate::error::{Res, SysError};
 use crate::filesystem::{Extents, Filesystem, FsIdentity, Space};
+use crate::loops::{LoopNo, LoopOptions, LoopStatus, Loops};
 use crate::mounts::{Mount, MountAttr, MountTable, Mounter};
 use crate::quota::{Limits, Project, ProjectId, Quota, QuotaState, Usage};
 
@@ -23,6 +24,10 @@ use crate::quota::{Limits, Project, ProjectId, Quota, QuotaState, Usage};
 type Inode = (u32, u32, u64, i64, u32);
 /// Device of the one filesystem of this kernel, whatever the real ones are.
 const DEVICE: (u32, u32) = (8, 1);
+/// Device of the filesystem that device nodes are on.
+const DEVTMPFS: (u32, u32) = (0, 6);
+/// What the node of a device is called until it is bound.
+const LOOP_NODE: &str = "fake-loop-";
 /// Asked before each call with its name; an errno makes it fail.
 pub type Hook = Arc<dyn Fn(&'static str) -> Option<Errno> + Send + Sync>;
 
@@ -34,10 +39,18 @@ struct State {
     xattrs: BTreeMap<(Inode, String), Vec<u8>>,
     owners: BTreeMap<Inode, (u32, u32, u32)>,
     mounts: Vec<Mount>,
+    loops: BTreeMap<LoopNo, FakeLoop>,
     next_mount: u64,
     space: Space,
     quota_off: bool,
     hook: Option<Hook>,
+}
+
+/// An attached device: the file behind it, and the size it shows.
+struct FakeLoop {
+    file: OwnedFd,
+    options: LoopOptions,
+    size: u64,
 }
 
 /// A kernel in memory: implements every seam; clones share one state.
@@ -103,9 +116,22 @@ impl FakeKernel {
         }
     }
 
-    /// Forgets everything a power cut forgets: mounts.
+    /// Forgets everything a power cut forgets: mounts and loop devices.
     pub fn reboot(&self) {
-        self.state.lock().mounts.clear();
+        let mut s = self.state.lock();
+        s.mounts.clear();
+        s.loops.clear();
+    }
+
+    /// Sizes of the attached devices, by number.
+    pub fn loop_sizes(&self) -> BTreeMap<u32, u64> {
+        self.state.lock().loops.iter().map(|(n, l)| (n.0, l.size)).collect()
+    }
+
+    /// Attaches a file as somebody else would.
+    pub fn attach_foreign(&self, path: &Path) -> Option<LoopNo> {
+        let file = std::fs::File::open(path).ok()?;
+        self.attach(file.as_fd(), &LoopOptions::default()).ok()
     }
 
     /// Number of mounts.
@@ -264,6 +290,79 @@ impl Extents for FakeKernel {
         self.check("preallocate")?;
         rustix::fs::ftruncate(f, len).map_err(|e| SysError::new("ftruncate", "a fake", e))
     }
+
+    fn clone_file(&self, src: BorrowedFd<'_>, dst: BorrowedFd<'_>) -> Res<()> {
+        self.check("clone_file")?;
+        // As the kernel: whatever the position of either, all of the source and nothing else.
+        let fail = |e: std::io::Error| {
+            SysError::new("FICLONE", "a fake", Errno::from_io_error(&e).unwrap_or(Errno::IO))
+        };
+        let link = |f: BorrowedFd<'_>| format!("/proc/self/fd/{}", f.as_raw_fd());
+        let content = std::fs::read(link(src)).map_err(fail)?;
+        std::fs::write(link(dst), content).map_err(fail)
+    }
+}
+
+impl Loops for FakeKernel {
+    fn attach(&self, f: BorrowedFd<'_>, o: &LoopOptions) -> Res<LoopNo> {
+        self.check("loop_attach")?;
+        let fail = |call, e| SysError::new(call, "a fake", e);
+        let size = rustix::fs::fstat(f).map_err(|e| fail("fstat", e))?.st_size;
+        let file = rustix::io::dup(f).map_err(|e| fail("dup", e))?;
+        let mut s = self.state.lock();
+        let free = |n: &LoopNo| !s.loops.contains_key(n) && !o.avoid.contains(n);
+        let no = (0..).map(LoopNo).find(free).unwrap_or(LoopNo(0));
+        let size = u64::try_from(size).unwrap_or(0);
+        s.loops.insert(no, FakeLoop { file, options: o.clone(), size });
+        Ok(no)
+    }
+
+    fn list(&self) -> Res<Vec<LoopStatus>> {
+        self.check("loop_list")?;
+        let s = self.state.lock();
+        let one = |(no, l): (&LoopNo, &FakeLoop)| {
+            let stat = rustix::fs::fstat(&l.file).ok()?;
+            let link = format!("/proc/self/fd/{}", l.file.as_raw_fd());
+            Some(LoopStatus {
+                no: *no,
+                dev: (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev)),
+                inode: stat.st_ino,
+                path: std::fs::read_link(link).ok()?,
+                read_only: l.options.read_only,
+                autoclear: false,
+                direct_io: true,
+            })
+        };
+        Ok(s.loops.iter().filter_map(one).collect())
+    }
+
+    fn resize(&self, n: LoopNo) -> Res<()> {
+        self.check("loop_resize")?;
+        let mut s = self.state.lock();
+        let missing = || SysError::new("LOOP_SET_CAPACITY", "a fake", Errno::NXIO);
+        let l = s.loops.get_mut(&n).ok_or_else(missing)?;
+        let stat = rustix::fs::fstat(&l.file).map_err(|e| SysError::new("fstat", "a fake", e))?;
+        l.size = u64::try_from(stat.st_size).unwrap_or(0);
+        Ok(())
+    }
+
+    fn detach(&self, n: LoopNo) -> Res<()> {
+        self.check("loop_detach")?;
+        self.state.lock().loops.remove(&n);
+        Ok(())
+    }
+
+    fn flush(&self, _n: LoopNo) -> Res<()> {
+        self.check("loop_flush")
+    }
+
+    fn node(&self, n: LoopNo) -> Res<OwnedFd> {
+        self.check("loop_node")?;
+        // Known again by `bind` by its name.
+        let name = format!("{LOOP_NODE}{}", n.0);
+        rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)
+            .map_err(|e| SysError::new("memfd_create", "a fake", e))
+    }
 }
 
 impl Mounter for FakeKernel {
@@ -273,7 +372,18 @@ impl Mounter for FakeKernel {
         rustix::fs::lstat(target).map_err(fail)?;
         let link = format!("/proc/self/fd/{}", src.as_raw_fd());
         let root = std::fs::read_link(link).map_err(|_| fail(Errno::BADF))?;
-        self.push_mount(DEVICE, root, target, a);
+        let shown = root.to_string_lossy().into_owned();
+        match shown.strip_prefix(&format!("/memfd:{LOOP_NODE}")) {
+            Some(rest) => {
+                let number = rest.split(' ').next().unwrap_or_default();
+                let node = PathBuf::from(format!("/loop{number}"));
+                self.push_mount(DEVTMPFS, node, target, a);
+                if let Some(m) = self.state.lock().mounts.last_mut() {
+                    m.fs_type = "devtmpfs".to_owned();
+                }
+            }
+            None => self.push_mount(DEVICE, root, target, a),
+        }
         Ok(())
     }
 

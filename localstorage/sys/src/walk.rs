@@ -40,6 +40,29 @@ pub fn open_path(dir: BorrowedFd<'_>, name: &CStr) -> Res<OwnedFd> {
         .map_err(|e| SysError::new("openat2", name.to_string_lossy(), e))
 }
 
+/// Opens the regular file `name` in `dir`; anything else is an error and is not opened.
+pub fn open_file(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Res<OwnedFd> {
+    let fail = |call, e| SysError::new(call, name.to_string_lossy(), e);
+    let place = open_path(dir, name)?;
+    let stat = retry(|| rustix::fs::fstat(&place)).map_err(|e| fail("fstat", e))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => return Err(fail("openat2", Errno::ISDIR)),
+        FileType::Symlink => return Err(fail("openat2", Errno::LOOP)),
+        _ => return Err(fail("openat2", Errno::INVAL)),
+    }
+    // NONBLOCK: should it have become a FIFO since, opening it does not wait.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = retry(|| rustix::fs::openat2(dir, name, flags, Mode::empty(), beneath()))
+        .map_err(|e| fail("openat2", e))?;
+    let opened = retry(|| rustix::fs::fstat(&fd)).map_err(|e| fail("fstat", e))?;
+    if (opened.st_dev, opened.st_ino) == (stat.st_dev, stat.st_ino) {
+        Ok(fd)
+    } else {
+        Err(fail("openat2", Errno::STALE))
+    }
+}
+
 /// Names in the directory `dir`, without `.` and `..`.
 pub fn names(dir: BorrowedFd<'_>) -> Res<Vec<CString>> {
     let fail = |e| SysError::new("getdents64", format!("fd {}", dir.as_raw_fd()), e);

@@ -3,38 +3,31 @@
 //! Owner: nobody; shared by all jobs of one incarnation. Two jobs never work on the same
 //! volume, because the owner task gives each volume one operation at a time.
 //!
-//! Invariants: every path is an id relative to a held directory; what is not a directory is
-//! never opened, followed or removed in `volumes`; a step that failed may be done again.
+//! Invariants: every path is an id relative to a held directory; what is neither a directory
+//! nor a regular file is never opened, followed or removed in `volumes`; a step that failed may
+//! be done again.
 //!
 //! Must not know: why a step is done, or the registry.
 
 use std::ffi::{CStr, CString};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use nodesys::{Limits, Project, ProjectId, SysError, Usage, walk};
-use rustix::fs::{AtFlags, Mode, RenameFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::engine::{Seams, VolumeDirs};
 use crate::id::VolumeId;
 use crate::ledger::Room;
-use crate::plan::{Entry, Observed, Step};
-use crate::record::{Record, decode_copy, encode_copy};
+use crate::plan::{Act, Entry, Observed};
+use crate::record::{Record, Shape, decode_copy, encode_copy};
 
 /// Where an entry keeps the copy of its record.
 const COPY: &str = "trusted.hamlet.volume";
-/// Given up when the registry finds no space, so that deletes work on a full disk.
-const BALLAST: &str = "ballast";
-const BALLAST_BYTES: u64 = 8 << 20;
-/// How often and how long to wait for XFS to finish removed inodes in the background, which
-/// it does not announce: 5, 10, … 320 ms.
-const INACTIVATION_TRIES: u32 = 7;
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +44,12 @@ pub(crate) enum StepError {
     StillInUse { bytes: u64, inodes: u64 },
     #[error("no project id is free")]
     NoProject,
+    #[error("the content source is gone")]
+    SourceGone,
+    #[error("its writers cannot be stopped: the source is mounted at {0}")]
+    Inconsistent(String),
+    #[error("a directory changed its place while it was copied")]
+    Moved,
     #[error("the engine is stopping")]
     Stopped,
 }
@@ -65,6 +64,9 @@ impl StepError {
             | StepError::Mismatch(_)
             | StepError::StillInUse { .. }
             | StepError::NoProject
+            | StepError::SourceGone
+            | StepError::Inconsistent(_)
+            | StepError::Moved
             | StepError::Stopped => false,
         }
     }
@@ -90,8 +92,9 @@ pub(crate) enum DiskError {
 /// The engine's directories, open.
 pub(crate) struct Disk {
     pub(crate) volumes: OwnedFd,
-    staging: OwnedFd,
-    trash: OwnedFd,
+    pub(crate) snapshots: OwnedFd,
+    pub(crate) staging: OwnedFd,
+    pub(crate) trash: OwnedFd,
     /// Canonical paths, as the mount table shows them.
     pub(crate) volumes_path: PathBuf,
     pub(crate) state_path: PathBuf,
@@ -102,10 +105,12 @@ pub(crate) struct Disk {
     pub(crate) stopping: Arc<AtomicBool>,
 }
 
-/// What was found on an entry of `volumes` without a record.
+/// What was found on an entry without a record.
 pub(crate) enum Found {
-    /// A directory with a valid copy of its record.
+    /// One with a valid copy of its record.
     Copy(Box<Record>),
+    /// An image without one, of so many bytes.
+    Image(u64),
     /// A directory with a project and limits.
     Limited(u32, Usage),
     /// A directory without.
@@ -161,6 +166,7 @@ impl Disk {
             volumes_path: canonical(&path)?,
             state_path: canonical(dirs.state.dir().full_path())?,
             volumes,
+            snapshots,
             staging,
             trash,
             seams,
@@ -170,92 +176,123 @@ impl Disk {
         })
     }
 
-    fn go_on(&self) -> bool {
+    pub(crate) fn go_on(&self) -> bool {
         !self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Does one step for the volume of `r`. Commits are not done here.
-    pub(crate) fn step(&self, step: Step, r: &Record) -> Result<(), StepError> {
+    /// Does one step for the object of `r`, whose record may learn from it.
+    pub(crate) fn step(&self, act: Act, r: &mut Record) -> Result<(), StepError> {
         if !self.go_on() {
             return Err(StepError::Stopped);
         }
-        self.act(step, r)?;
-        self.seams.faults.point(step.point());
+        self.act(act, r)?;
+        self.seams.faults.point(act.point());
         Ok(())
     }
 
-    fn act(&self, step: Step, r: &Record) -> Result<(), StepError> {
-        let name = component(r.id.as_str());
-        match step {
-            Step::ClearStaging => self.clear_staging(&name),
-            Step::TakeOver => self.take_over(&name),
-            Step::MakeStaging => {
-                retry(|| rustix::fs::mkdirat(&self.staging, &name, Mode::RWXU), "mkdirat", r)
-            }
-            Step::SetLimits => self.set_limits(r.project, limits(r)),
-            Step::SetProject => self.set_project(&name, r),
-            Step::WriteCopy => {
-                let dir = self.staged(&name)?;
+    fn act(&self, act: Act, r: &mut Record) -> Result<(), StepError> {
+        let staged = component(r.id.as_str());
+        match act {
+            Act::ClearStaging => self.clear_staging(&staged),
+            Act::TakeOver => self.take_over(&component(r.id.entry())),
+            Act::MakeStaging => self.make_staging(&staged, r),
+            Act::SetLimits => self.set_limits(r.project, limits(r)),
+            Act::SetProject => self.set_project(&staged, r),
+            Act::Fill => self.fill(r),
+            Act::WriteCopy => {
+                let object = self.staged(&staged, r)?;
                 let copy = encode_copy(r);
-                self.seams.attributes.set(dir.as_fd(), COPY, &copy).map_err(StepError::Sys)
+                self.seams.attributes.set(object.as_fd(), COPY, &copy).map_err(StepError::Sys)
             }
-            Step::Verify => self.verify(&name, r),
-            Step::SyncStaging => sync(self.staged(&name)?.as_fd(), "staging"),
-            Step::Place => {
-                let flags = RenameFlags::NOREPLACE;
-                let (from, to) = (&self.staging, &self.volumes);
-                let rename = || rustix::fs::renameat_with(from, &name, to, &name, flags);
-                retry(rename, "renameat2", r)
-            }
-            Step::SyncPlaced => {
-                sync(self.volumes.as_fd(), "volumes")?;
+            Act::Verify => self.verify(&staged, r),
+            Act::SyncStaging => self.sync_staging(&staged, r),
+            Act::Place => self.place(&staged, r),
+            Act::SyncPlaced => {
+                self.recall(r)?;
+                sync(self.home(&r.id), "volumes")?;
                 sync(self.staging.as_fd(), "staging")
             }
-            Step::FreeProject => self.free_project(r.project),
-            Step::ReadBack => self.read_back(r),
-            Step::RefreshCopy => self.refresh_copy(&name, r),
-            Step::MoveToTrash => {
-                let to = component(&r.trash_key());
-                let flags = RenameFlags::NOREPLACE;
-                let (from, trash) = (&self.volumes, &self.trash);
-                let rename = || rustix::fs::renameat_with(from, &name, trash, &to, flags);
-                retry(rename, "renameat2", r)
-            }
-            Step::SyncTrash => {
+            Act::FreeProject => self.free_project(r.project),
+            Act::Resize => self.resize(r),
+            Act::ReadBack => self.read_back(r),
+            Act::ResizeDevices => self.resize_devices(r),
+            Act::RefreshCopy => self.refresh_copy(r),
+            Act::MoveToTrash => self.move_to_trash(r),
+            Act::SyncTrash => {
                 sync(self.trash.as_fd(), "trash")?;
-                sync(self.volumes.as_fd(), "volumes")
+                sync(self.home(&r.id), "volumes")
             }
-            Step::Purge => self.purge(&r.trash_key()),
-            Step::CommitIntent
-            | Step::CommitReady
-            | Step::Forget
-            | Step::CommitTarget
-            | Step::CommitSize
-            | Step::CommitOldSize
-            | Step::CommitDeleting
-            | Step::CommitTrashed
-            | Step::CommitPurged => Ok(()),
+            Act::Purge => self.purge(&r.trash_key()),
         }
     }
 
-    /// What is on disk for `id`, whose record has `project`.
-    pub(crate) fn observe(&self, id: &VolumeId, project: u32) -> Result<Observed, StepError> {
-        let name = component(id.as_str());
+    /// Where finished objects of this kind are.
+    pub(crate) fn home(&self, id: &VolumeId) -> BorrowedFd<'_> {
+        if id.is_snapshot() { self.snapshots.as_fd() } else { self.volumes.as_fd() }
+    }
+
+    /// The object in its place, open for reading.
+    pub(crate) fn object(&self, r: &Record) -> Result<OwnedFd, SysError> {
+        self.shaped(self.home(&r.id), &component(r.id.entry()), r)
+    }
+
+    /// The object in staging, open for reading.
+    pub(crate) fn staged(&self, name: &CStr, r: &Record) -> Result<OwnedFd, StepError> {
+        self.shaped(self.staging.as_fd(), name, r).map_err(StepError::Sys)
+    }
+
+    fn shaped(&self, dir: BorrowedFd<'_>, name: &CStr, r: &Record) -> Result<OwnedFd, SysError> {
+        match r.shape() {
+            Shape::Directory => walk::open_dir(dir, name),
+            Shape::Image => walk::open_file(dir, name, OFlags::RDONLY),
+        }
+    }
+
+    fn make_staging(&self, name: &CStr, r: &Record) -> Result<(), StepError> {
+        match r.shape() {
+            Shape::Directory => {
+                retry(|| rustix::fs::mkdirat(&self.staging, name, Mode::RWXU), "mkdirat", r)
+            }
+            Shape::Image => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                let mode = Mode::RUSR | Mode::WUSR;
+                let make = || rustix::fs::openat(&self.staging, name, flags, mode).map(drop);
+                retry(make, "openat", r)
+            }
+        }
+    }
+
+    fn place(&self, staged: &CStr, r: &Record) -> Result<(), StepError> {
+        let (flags, to) = (RenameFlags::NOREPLACE, component(r.id.entry()));
+        let (from, home) = (&self.staging, self.home(&r.id));
+        retry(|| rustix::fs::renameat_with(from, staged, home, &to, flags), "renameat2", r)
+    }
+
+    fn move_to_trash(&self, r: &Record) -> Result<(), StepError> {
+        // A device that nothing uses would keep the image's space.
+        self.detach_unused(r)?;
+        let (name, to) = (component(r.id.entry()), component(&r.trash_key()));
+        let (flags, home) = (RenameFlags::NOREPLACE, self.home(&r.id));
+        retry(|| rustix::fs::renameat_with(home, &name, &self.trash, &to, flags), "renameat2", r)
+    }
+
+    /// What is on disk for the object of `r`.
+    pub(crate) fn observe(&self, r: &Record) -> Result<Observed, StepError> {
+        let name = component(r.id.as_str());
         let staging = match rustix::fs::statat(&self.staging, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => true,
             Err(Errno::NOENT) => false,
             Err(e) => {
-                return Err(StepError::Sys(SysError::new("fstatat", id.as_str(), e)));
+                return Err(StepError::Sys(SysError::new("fstatat", r.id.as_str(), e)));
             }
         };
-        let entry = match walk::open_dir(self.volumes.as_fd(), &name) {
-            Ok(dir) => {
-                let p = self.seams.quota.project(dir.as_fd()).map_err(StepError::Sys)?;
-                let ours = p == Project { id: project, inherit: true };
-                if ours { Entry::Ours } else { Entry::Altered }
+        let entry = match self.object(r) {
+            Ok(object) => {
+                let p = self.seams.quota.project(object.as_fd()).map_err(StepError::Sys)?;
+                if p == project(r) { Entry::Ours } else { Entry::Altered }
             }
             Err(e) if e.is(Errno::NOENT) => Entry::Absent,
-            Err(e) if e.is(Errno::NOTDIR) || e.is(Errno::LOOP) || e.is(Errno::XDEV) => Entry::Alien,
+            Err(e) if is_other(&e) => Entry::Alien,
             Err(e) => return Err(StepError::Sys(e)),
         };
         Ok(Observed { staging, entry })
@@ -273,40 +310,61 @@ impl Disk {
         self.seams.quota.get(self.volumes.as_fd(), id).map_err(StepError::Sys)
     }
 
-    fn set_limits(&self, project: u32, l: Limits) -> Result<(), StepError> {
+    pub(crate) fn set_limits(&self, project: u32, l: Limits) -> Result<(), StepError> {
         let id = ProjectId::new(project).map_err(|_| StepError::NoProject)?;
         self.seams.quota.set_limits(self.volumes.as_fd(), id, l).map_err(StepError::Sys)
     }
 
-    fn staged(&self, name: &CStr) -> Result<OwnedFd, StepError> {
-        walk::open_dir(self.staging.as_fd(), name).map_err(StepError::Sys)
-    }
-
     fn set_project(&self, name: &CStr, r: &Record) -> Result<(), StepError> {
-        let dir = self.staged(name)?;
-        let project = Project { id: r.project, inherit: true };
-        self.seams.quota.set_project(dir.as_fd(), project).map_err(StepError::Sys)?;
+        let object = self.staged(name, r)?;
+        self.seams.quota.set_project(object.as_fd(), project(r)).map_err(StepError::Sys)?;
+        if !r.is_limited() {
+            // Images and snapshots are for nobody but us: they stay as they were made.
+            return Ok(());
+        }
         let p = &r.params;
-        self.seams.attributes.own(dir.as_fd(), p.uid, p.gid, p.mode).map_err(StepError::Sys)
+        self.seams.attributes.own(object.as_fd(), p.uid, p.gid, p.mode).map_err(StepError::Sys)
     }
 
     /// C6: reads everything back and compares.
     fn verify(&self, name: &CStr, r: &Record) -> Result<(), StepError> {
-        let dir = self.staged(name)?;
-        let p = self.seams.quota.project(dir.as_fd()).map_err(StepError::Sys)?;
-        if p != (Project { id: r.project, inherit: true }) {
+        let object = self.staged(name, r)?;
+        let p = self.seams.quota.project(object.as_fd()).map_err(StepError::Sys)?;
+        if p != project(r) {
             return Err(StepError::Mismatch(format!("project {} inherit {}", p.id, p.inherit)));
         }
-        let copy = self.seams.attributes.get(dir.as_fd(), COPY).map_err(StepError::Sys)?;
+        let copy = self.seams.attributes.get(object.as_fd(), COPY).map_err(StepError::Sys)?;
         let same = copy.is_some_and(|c| c == encode_copy(r));
         if !same {
             return Err(StepError::Mismatch("the record's copy".to_owned()));
         }
-        self.read_back(r)
+        self.check_size(object.as_fd(), r)?;
+        self.check_limits(r)
+    }
+
+    /// After a crash the record of a snapshot knows nothing of its cut: its copy does.
+    fn recall(&self, r: &mut Record) -> Result<(), StepError> {
+        if !r.id.is_snapshot() || r.cut.is_some() {
+            return Ok(());
+        }
+        let object = self.object(r).map_err(StepError::Sys)?;
+        let copy = self.seams.attributes.get(object.as_fd(), COPY).map_err(StepError::Sys)?;
+        let found = copy.and_then(|c| decode_copy(&r.id, &c));
+        let found = found.ok_or_else(|| StepError::Mismatch("no copy of the record".to_owned()))?;
+        (r.cut, r.size) = (found.cut, found.size);
+        Ok(())
+    }
+
+    /// E3: what the kernel has is what the record says.
+    fn read_back(&self, r: &Record) -> Result<(), StepError> {
+        if r.shape() == Shape::Image {
+            self.check_size(self.object(r).map_err(StepError::Sys)?.as_fd(), r)?;
+        }
+        self.check_limits(r)
     }
 
     /// The kernel's limits are those of the record.
-    fn read_back(&self, r: &Record) -> Result<(), StepError> {
+    fn check_limits(&self, r: &Record) -> Result<(), StepError> {
         let found = self.usage(r.project)?.unwrap_or_default().limits;
         if found == limits(r) {
             Ok(())
@@ -316,42 +374,42 @@ impl Disk {
         }
     }
 
+    /// An image has the size of the record.
+    fn check_size(&self, object: BorrowedFd<'_>, r: &Record) -> Result<(), StepError> {
+        let wanted = r.expand.unwrap_or(r.size).limit.0;
+        match r.shape() {
+            Shape::Directory => Ok(()),
+            Shape::Image => match self.size_of(object)? {
+                found if found == wanted => Ok(()),
+                found => Err(StepError::Mismatch(format!("an image of {found} bytes"))),
+            },
+        }
+    }
+
+    /// E2: new limits, or a new size of the image.
+    fn resize(&self, r: &Record) -> Result<(), StepError> {
+        match r.shape() {
+            Shape::Directory => self.set_limits(r.project, limits(r)),
+            Shape::Image => self.resize_image(r),
+        }
+    }
+
     /// A full volume may have no room for a longer copy: the registry has the record.
-    fn refresh_copy(&self, name: &CStr, r: &Record) -> Result<(), StepError> {
-        let dir = walk::open_dir(self.volumes.as_fd(), name).map_err(StepError::Sys)?;
+    fn refresh_copy(&self, r: &Record) -> Result<(), StepError> {
+        let object = self.object(r).map_err(StepError::Sys)?;
         let mut shown = r.clone();
         shown.size = r.expand.unwrap_or(r.size);
-        match self.seams.attributes.set(dir.as_fd(), COPY, &encode_copy(&shown)) {
+        match self.seams.attributes.set(object.as_fd(), COPY, &encode_copy(&shown)) {
             Err(e) if e.is(Errno::NOSPC) || e.is(Errno::DQUOT) => Ok(()),
             other => other.map_err(StepError::Sys),
         }
     }
 
-    /// Moves what an earlier attempt left to the trash and removes it there. A volume without
-    /// content source holds nothing while it is staged.
-    fn clear_staging(&self, name: &CStr) -> Result<(), StepError> {
-        let to = self.trash_name(name)?;
-        let flags = RenameFlags::NOREPLACE;
-        let (from, trash) = (&self.staging, &self.trash);
-        rustix::fs::renameat_with(from, name, trash, &to, flags)
-            .map_err(|e| StepError::Sys(SysError::new("renameat2", to.to_string_lossy(), e)))?;
-        self.remove(&to)
-    }
-
-    /// A name in the trash that nothing has: `NAME.s<n>`.
-    fn trash_name(&self, name: &CStr) -> Result<CString, StepError> {
-        for n in 0_u64.. {
-            let to = component(&format!("{}.s{n}", name.to_string_lossy()));
-            match rustix::fs::statat(&self.trash, &to, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => return Ok(to),
-                Ok(_) => {}
-                Err(e) => {
-                    let what = to.to_string_lossy();
-                    return Err(StepError::Sys(SysError::new("fstatat", what, e)));
-                }
-            }
-        }
-        Err(StepError::Stopped)
+    /// Gives an adopted image its project and its copy.
+    pub(crate) fn mark_adopted(&self, r: &Record) -> Result<(), StepError> {
+        let object = self.object(r).map_err(StepError::Sys)?;
+        self.seams.quota.set_project(object.as_fd(), project(r)).map_err(StepError::Sys)?;
+        self.refresh_copy(r)
     }
 
     /// An empty directory without a project makes way (rule 7.8 d); anything else stays.
@@ -368,81 +426,40 @@ impl Disk {
         }
     }
 
-    /// D6: zero limits, nothing in use.
-    pub(crate) fn free_project(&self, project: u32) -> Result<(), StepError> {
-        if project == 0 {
-            return Ok(());
-        }
-        self.set_limits(project, Limits::default())?;
-        for n in 0..INACTIVATION_TRIES {
-            let u = self.usage(project)?.unwrap_or_default();
-            if u.used_bytes == 0 && u.used_inodes == 0 {
-                return Ok(());
-            }
-            if n + 1 == INACTIVATION_TRIES || !self.go_on() {
-                let (bytes, inodes) = (u.used_bytes, u.used_inodes);
-                return Err(StepError::StillInUse { bytes, inodes });
-            }
-            // XFS finishes removed inodes in the background; asking for id 0 expedites it.
-            self.seams.quota.unowned(self.volumes.as_fd()).map_err(StepError::Sys)?;
-            std::thread::sleep(Duration::from_millis(5 << n));
-        }
-        Ok(())
-    }
-
-    /// D5 for the item `key`, and for parts of it that an interrupted purge has flattened.
-    pub(crate) fn purge(&self, key: &str) -> Result<(), StepError> {
-        let prefix = format!("{key}~").into_bytes();
-        for name in walk::names(self.trash.as_fd()).map_err(StepError::Sys)? {
-            if name.as_bytes().starts_with(&prefix) {
-                self.remove(&name)?;
-            }
-        }
-        self.remove(&component(key))
-    }
-
-    fn remove(&self, name: &CStr) -> Result<(), StepError> {
-        let mut go_on = || self.go_on();
-        let done = walk::remove_tree(self.trash.as_fd(), name, &mut go_on);
-        if done.map_err(StepError::Sys)?.stopped { Err(StepError::Stopped) } else { Ok(()) }
-    }
-
-    /// Names of the trash items.
-    pub(crate) fn trash_names(&self) -> Result<Vec<String>, StepError> {
-        let names = walk::names(self.trash.as_fd()).map_err(StepError::Sys)?;
-        Ok(names.into_iter().filter_map(|n| n.into_string().ok()).collect())
-    }
-
-    /// Moves everything in `staging` that is not in `keep` to the trash; how many.
-    pub(crate) fn sweep_staging(&self, keep: &dyn Fn(&str) -> bool) -> Result<u64, StepError> {
-        let mut n = 0;
-        for name in walk::names(self.staging.as_fd()).map_err(StepError::Sys)? {
-            if !name.to_str().is_ok_and(keep) {
-                self.clear_staging(&name)?;
-                n += 1;
-            }
-        }
-        Ok(n)
-    }
-
-    /// Names in `volumes`.
-    pub(crate) fn entries(&self) -> Result<Vec<CString>, StepError> {
-        walk::names(self.volumes.as_fd()).map_err(StepError::Sys)
+    /// Names in `volumes`, or in `snapshots`.
+    pub(crate) fn entries(&self, of_snapshots: bool) -> Result<Vec<CString>, StepError> {
+        let dir = if of_snapshots { &self.snapshots } else { &self.volumes };
+        walk::names(dir.as_fd()).map_err(StepError::Sys)
     }
 
     /// What the entry of `id` is, judged without a record (rule 7.8).
     pub(crate) fn examine(&self, id: &VolumeId) -> Result<Found, StepError> {
-        let name = component(id.as_str());
-        let Ok(dir) = walk::open_dir(self.volumes.as_fd(), &name) else {
-            return Ok(Found::Foreign);
+        let name = component(id.entry());
+        let (object, shape) = match walk::open_dir(self.home(id), &name) {
+            Ok(dir) => (dir, Shape::Directory),
+            Err(_) => match walk::open_file(self.home(id), &name, OFlags::RDONLY) {
+                Ok(file) => (file, Shape::Image),
+                Err(_) => return Ok(Found::Foreign),
+            },
         };
-        let p = self.seams.quota.project(dir.as_fd()).map_err(StepError::Sys)?;
-        let copy = self.seams.attributes.get(dir.as_fd(), COPY).map_err(StepError::Sys)?;
+        let p = self.seams.quota.project(object.as_fd()).map_err(StepError::Sys)?;
+        let copy = self.seams.attributes.get(object.as_fd(), COPY).map_err(StepError::Sys)?;
         if let Some(r) = copy.and_then(|c| decode_copy(id, &c)) {
             // The copy is believed where the kernel agrees.
-            if p.id == r.project {
+            if p.id == r.project && shape == r.shape() {
                 return Ok(Found::Copy(Box::new(r)));
             }
+        }
+        if id.is_snapshot() {
+            return Ok(Found::Foreign);
+        }
+        if shape == Shape::Image {
+            // Whole sectors: an image of an earlier release. Anything else is none of ours.
+            return Ok(match self.size_of(object.as_fd())? {
+                0 => Found::Foreign,
+                n if n.is_multiple_of(512) => Found::Image(n),
+                _ => Found::Foreign,
+            });
         }
         match self.usage(p.id)? {
             Some(u) if p.id != 0 && u.limits.bytes != 0 => Ok(Found::Limited(p.id, u)),
@@ -450,15 +467,12 @@ impl Disk {
         }
     }
 
-    /// Whether root id, PROJINHERIT and limits are those of the record; repairs them if not
-    /// and says what was wrong. `None`: the entry is missing or not a directory.
+    /// Whether project and limits are those of the record; repairs them if not and says what
+    /// was wrong. `None`: the object is missing or something else.
     pub(crate) fn reassert(&self, r: &Record) -> Result<Option<Vec<String>>, StepError> {
-        let name = component(r.id.as_str());
-        let dir = match walk::open_dir(self.volumes.as_fd(), &name) {
-            Ok(dir) => dir,
-            Err(e) if [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].iter().any(|n| e.is(*n)) => {
-                return Ok(None);
-            }
+        let object = match self.object(r) {
+            Ok(object) => object,
+            Err(e) if e.is(Errno::NOENT) || is_other(&e) => return Ok(None),
             Err(e) => return Err(StepError::Sys(e)),
         };
         let mut wrong = Vec::new();
@@ -468,11 +482,10 @@ impl Disk {
             wrong.push(format!("limits were {} bytes, {} inodes", found.bytes, found.inodes));
             self.set_limits(r.project, want)?;
         }
-        let project = Project { id: r.project, inherit: true };
-        let p = self.seams.quota.project(dir.as_fd()).map_err(StepError::Sys)?;
-        if p != project {
+        let p = self.seams.quota.project(object.as_fd()).map_err(StepError::Sys)?;
+        if p != project(r) {
             wrong.push(format!("project of the root was {}, inherit {}", p.id, p.inherit));
-            self.seams.quota.set_project(dir.as_fd(), project).map_err(StepError::Sys)?;
+            self.seams.quota.set_project(object.as_fd(), project(r)).map_err(StepError::Sys)?;
         }
         Ok(Some(wrong))
     }
@@ -515,30 +528,24 @@ impl Disk {
         let space = self.seams.filesystem.space(self.volumes.as_fd()).map_err(StepError::Sys)?;
         Ok(space.free)
     }
+}
 
-    /// Makes the ballast if it is missing. No space for it is no error.
-    pub(crate) fn make_ballast(&self) -> Result<(), StepError> {
-        let path = self.state_path.join(BALLAST);
-        let fail = |e| StepError::File(path.display().to_string(), e);
-        if path.exists() {
-            return Ok(());
-        }
-        let file = fs::File::create_new(&path).map_err(fail)?;
-        if let Err(e) = self.seams.extents.preallocate(file.as_fd(), BALLAST_BYTES) {
-            fs::remove_file(&path).map_err(fail)?;
-            return if e.is(Errno::NOSPC) { Ok(()) } else { Err(StepError::Sys(e)) };
-        }
-        Ok(())
-    }
+/// Whether something is there that is not what was looked for.
+fn is_other(e: &SysError) -> bool {
+    let other = [Errno::NOTDIR, Errno::ISDIR, Errno::LOOP, Errno::XDEV, Errno::INVAL, Errno::STALE];
+    other.iter().any(|n| e.is(*n))
+}
 
-    /// Gives the ballast up; whether there was one.
-    pub(crate) fn drop_ballast(&self) -> bool {
-        fs::remove_file(self.state_path.join(BALLAST)).is_ok()
-    }
+/// The project that the object of `r` has to have. Only a directory hands it on.
+fn project(r: &Record) -> Project {
+    Project { id: r.project, inherit: r.shape() == Shape::Directory }
 }
 
 /// The limits that are to be in force: those of the target while an expansion runs.
 fn limits(r: &Record) -> Limits {
+    if !r.is_limited() {
+        return Limits::default();
+    }
     let size = r.expand.unwrap_or(r.size);
     Limits { bytes: size.limit.0, inodes: size.inodes.0 }
 }
@@ -548,7 +555,7 @@ pub(crate) fn component(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-fn sync(fd: BorrowedFd<'_>, what: &'static str) -> Result<(), StepError> {
+pub(crate) fn sync(fd: BorrowedFd<'_>, what: &'static str) -> Result<(), StepError> {
     rustix::fs::fsync(fd).map_err(|e| StepError::Sys(SysError::new("fsync", what, e)))
 }
 

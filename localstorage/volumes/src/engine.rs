@@ -8,23 +8,25 @@ use std::path::Path;
 use std::sync::Arc;
 
 use localstorage::{DataVolumeStateDirectory, DataVolumesDirectory};
-use nodesys::{Attributes, Extents, Filesystem, Mounter, Quota};
+use nodesys::{Attributes, Extents, Filesystem, Loops, Mounter, Quota};
 use parking_lot::RwLock;
 use supervisor::{Context, Handle, Name, Outcome, Service};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::{
-    CreateError, DeleteError, ExpandError, PublishError, StatsError, TagError, Trouble, chain,
+    CreateError, DeleteError, ExpandError, PublishError, SnapshotError, StatsError, TagError,
+    Trouble, chain,
 };
 use crate::faults::Faults;
-use crate::id::{NameError, VolumeId};
+use crate::id::{NameError, SnapshotId, VolumeId};
+use crate::metrics::VolumeMetrics;
 use crate::owner::{self, Command, Reply, Request};
 use crate::pool::Supervised;
 use crate::recover;
 use crate::types::{
-    CapacityRange, CapacityView, Condition, CreateVolume, EnginePhase, EngineStatus, Expanded,
-    KnownHandles, OrphanReport, OwnerTag, Publish, Published, Stats, Stored, Unpublish, Volume,
-    VolumeSummary,
+    CapacityRange, CapacityView, Condition, CreateSnapshot, CreateVolume, EnginePhase,
+    EngineStatus, Expanded, KnownHandles, OrphanReport, OwnerTag, Publish, Published, Snapshot,
+    Stats, Stored, Unpublish, Volume, VolumeSummary,
 };
 
 /// Requests that wait for the owner task (rule 7.2). They are small; a queue that is full
@@ -74,7 +76,9 @@ pub struct Seams {
     pub quota: Arc<dyn Quota>,
     /// Mounts.
     pub mounter: Arc<dyn Mounter>,
-    /// Preallocation.
+    /// Loop devices.
+    pub loops: Arc<dyn Loops>,
+    /// Preallocation and shared extents.
     pub extents: Arc<dyn Extents>,
     /// Extended attributes and ownership.
     pub attributes: Arc<dyn Attributes>,
@@ -90,6 +94,7 @@ impl Seams {
         Seams {
             quota: Arc::new(nodesys::KernelQuota),
             mounter: Arc::new(nodesys::KernelMounter),
+            loops: Arc::new(nodesys::KernelLoops),
             extents: Arc::new(nodesys::KernelFilesystem),
             attributes: Arc::new(nodesys::KernelAttributes),
             filesystem: Arc::new(nodesys::KernelFilesystem),
@@ -105,6 +110,7 @@ pub(crate) struct Shared {
     pub(crate) capacity: watch::Sender<CapacityView>,
     pub(crate) published: watch::Sender<Published>,
     pub(crate) status: watch::Sender<EngineStatus>,
+    pub(crate) metrics: VolumeMetrics,
 }
 
 /// Handle of the volume engine; cheap to clone.
@@ -176,6 +182,7 @@ impl VolumeEngine {
             capacity: watch::Sender::default(),
             published: watch::Sender::default(),
             status: watch::Sender::default(),
+            metrics: VolumeMetrics::default(),
         });
         let runnable = EngineRunnable { dirs: d, config: c, seams: s, shared: shared.clone() };
         (VolumeEngine { shared }, runnable)
@@ -292,6 +299,58 @@ impl VolumeEngine {
         self.ask(Command::Inventory).await
     }
 
+    /// One volume, whatever its state.
+    pub async fn find(&self, id: &VolumeId) -> Result<Option<Stored>, Trouble> {
+        let id = id.clone();
+        self.ask(|reply| Command::Find { id, reply }).await
+    }
+
+    /// Ready volumes in order of their ids, those after `after`, at most `max`. Costs what it
+    /// answers, however many volumes there are.
+    pub async fn page(&self, after: Option<VolumeId>, max: usize) -> Result<Vec<Stored>, Trouble> {
+        self.ask(|reply| Command::Page { after, max, reply }).await
+    }
+
+    /// Makes a snapshot; one of this name and source that exists is the answer, too.
+    ///
+    /// # Guarantees
+    /// On `Ok` the snapshot is durable and independent of its source.
+    /// # Cancel safety
+    /// Dropping the call does not stop what has begun.
+    pub async fn snapshot(&self, r: CreateSnapshot) -> Result<Snapshot, SnapshotError> {
+        let id = SnapshotId::from_name(&r.name)
+            .map_err(|e: NameError| SnapshotError::InvalidName(e.to_string()))?;
+        self.ask(|reply| Command::Mutate {
+            id: VolumeId::of_snapshot(&id),
+            request: Request::Snapshot(r),
+            reply: Reply::Snapshot(reply),
+        })
+        .await
+        .unwrap_or_else(|t| Err(SnapshotError::Trouble(t)))
+    }
+
+    /// Deletes a snapshot. An unknown one is `Ok`.
+    pub async fn delete_snapshot(&self, id: &SnapshotId) -> Result<(), DeleteError> {
+        self.delete(&VolumeId::of_snapshot(id)).await
+    }
+
+    /// One snapshot.
+    pub async fn find_snapshot(&self, id: &SnapshotId) -> Result<Option<Snapshot>, Trouble> {
+        let id = id.clone();
+        self.ask(|reply| Command::FindSnapshot { id, reply }).await
+    }
+
+    /// Snapshots in order of their ids, those after `after`, at most `max`; only those of
+    /// `source` if it is given.
+    pub async fn snapshots(
+        &self,
+        after: Option<SnapshotId>,
+        source: Option<VolumeId>,
+        max: usize,
+    ) -> Result<Vec<Snapshot>, Trouble> {
+        self.ask(|reply| Command::Snapshots { after, source, max, reply }).await
+    }
+
     /// All volumes with their use, for dashboards; empty while the engine is down.
     pub async fn summaries(&self) -> Vec<VolumeSummary> {
         self.ask(Command::Summaries).await.unwrap_or_default()
@@ -321,6 +380,11 @@ impl VolumeEngine {
     /// Where volumes are mounted, always the newest.
     pub fn published(&self) -> watch::Receiver<Published> {
         self.shared.published.subscribe()
+    }
+
+    /// What the engine counts, over all incarnations; to be registered once.
+    pub fn metrics(&self) -> VolumeMetrics {
+        self.shared.metrics.clone()
     }
 
     /// What the engine is doing, always the newest.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::id::VolumeId;
+use crate::id::{SnapshotId, VolumeId};
 use crate::types::Bytes;
 
 /// What any operation can run into.
@@ -66,6 +66,9 @@ pub enum CreateError {
     /// There is an entry of that name which the engine did not make.
     #[error("volume {0} already holds data")]
     HoldsData(VolumeId),
+    /// The snapshot or volume to copy from does not exist.
+    #[error("content source {0:?} does not exist")]
+    SourceNotFound(String),
     /// It does not fit, now or ever.
     #[error("no space for {wanted} bytes: {available} bytes are available")]
     NoSpace {
@@ -74,6 +77,39 @@ pub enum CreateError {
         /// Left.
         available: Bytes,
     },
+    /// Shared causes.
+    #[error(transparent)]
+    Trouble(Trouble),
+}
+
+/// Why a snapshot was not made.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SnapshotError {
+    /// The name cannot be one.
+    #[error("invalid snapshot name: {0}")]
+    InvalidName(String),
+    /// No such volume.
+    #[error("volume {0} does not exist")]
+    SourceNotFound(VolumeId),
+    /// The name is taken by a snapshot of another volume.
+    #[error("snapshot {id} exists and is one of volume {source_volume}")]
+    AlreadyExists {
+        /// Which.
+        id: SnapshotId,
+        /// Of what.
+        source_volume: VolumeId,
+    },
+    /// What it would pin does not fit.
+    #[error("no space for {wanted} bytes: {available} bytes are available")]
+    NoSpace {
+        /// To pin.
+        wanted: Bytes,
+        /// Left.
+        available: Bytes,
+    },
+    /// `consistency: require`, and the writers could not be stopped.
+    #[error("no consistent cut: {0}")]
+    Inconsistent(String),
     /// Shared causes.
     #[error(transparent)]
     Trouble(Trouble),

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use crate::id::VolumeId;
-use crate::record::{Record, TrashRecord};
-use crate::types::{Bytes, CapacityView};
+use crate::record::{Phase, Record, TrashRecord};
+use crate::types::{Bytes, CapacityView, kind_name};
 
 /// All volumes and trash items of the engine.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger {
-    /// By id.
+    /// By id: volumes, and snapshots, which come before all of them.
     pub(crate) volumes: BTreeMap<VolumeId, Record>,
     /// By key.
     pub(crate) trash: BTreeMap<String, TrashRecord>,
@@ -25,6 +25,7 @@ pub(crate) struct Ledger {
     pub(crate) seq: u64,
     taken: BTreeMap<u32, u32>,
     committed: u64,
+    counts: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 /// What the filesystem says, and the rules for dividing it.
@@ -51,16 +52,43 @@ impl Room {
     }
 }
 
+const SNAPSHOT: &str = "snapshot";
+
+/// Kind and state of a record, for counting.
+fn counted(r: &Record) -> (&'static str, &'static str) {
+    let kind = if r.id.is_snapshot() { SNAPSHOT } else { kind_name(r.kind) };
+    let state = match r.phase {
+        Phase::Creating => "creating",
+        Phase::Ready => "ready",
+        Phase::Deleting => "deleting",
+    };
+    (kind, state)
+}
+
 impl Ledger {
     /// A ledger of what the registry holds.
     pub(crate) fn new(cursor: u32, seq: u64) -> Ledger {
         Ledger { cursor, seq, ..Ledger::default() }
     }
 
+    /// How many snapshots are among the records.
+    pub(crate) fn snapshot_count(&self) -> usize {
+        let of_snapshots = self.counts.iter().filter(|((kind, _), _)| *kind == SNAPSHOT);
+        let n: u64 = of_snapshots.map(|(_, n)| n).sum();
+        usize::try_from(n).unwrap_or(usize::MAX)
+    }
+
+    /// How many objects there are by kind and state, also those of which there are none any
+    /// more.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = ((&'static str, &'static str), u64)> + '_ {
+        self.counts.iter().map(|(key, n)| (*key, *n))
+    }
+
     /// Adds or replaces a record.
     pub(crate) fn put(&mut self, r: Record) {
         self.seq = self.seq.max(r.seq);
         self.take_id(r.project);
+        *self.counts.entry(counted(&r)).or_default() += 1;
         self.committed = self.committed.saturating_add(r.reservation());
         if let Some(old) = self.volumes.insert(r.id.clone(), r) {
             self.release(&old);
@@ -92,6 +120,9 @@ impl Ledger {
 
     fn release(&mut self, old: &Record) {
         self.free_id(old.project);
+        if let Some(n) = self.counts.get_mut(&counted(old)) {
+            *n -= 1;
+        }
         self.committed = self.committed.saturating_sub(old.reservation());
     }
 

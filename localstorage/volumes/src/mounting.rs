@@ -6,8 +6,8 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::targets::{
     Marks, PublishDecision, UnpublishDecision, check_target, decide_publish, decide_unpublish,
 };
 use crate::types::{
-    AccessMode, Condition, Publish, Published, Stats, StatsUsage, Unpublish, VolumeKind,
+    AccessMode, Condition, Publish, Published, Stats, StatsUsage, Unpublish, VolumeKind, kind_name,
 };
 
 /// Mode of directories made on the way to a target.
@@ -46,7 +46,8 @@ impl Disk {
     /// The mount table and how volumes look in it.
     pub(crate) fn mounts(&self) -> Result<(MountTable, Marks), StepError> {
         let table = self.seams.mounter.table().map_err(StepError::Sys)?;
-        let marks = Marks::of(&table, &self.volumes_path).ok_or_else(|| {
+        let devices = self.devices()?;
+        let marks = Marks::of(&table, &self.volumes_path, devices).ok_or_else(|| {
             StepError::Mismatch(format!("no mount below {}", self.volumes_path.display()))
         })?;
         Ok((table, marks))
@@ -71,19 +72,18 @@ impl Disk {
         if p.kind != r.kind {
             return Err(PublishError::Precondition(format!(
                 "volume {id} is a {} volume",
-                match r.kind {
-                    VolumeKind::Filesystem => "filesystem",
-                    VolumeKind::Block => "block",
-                }
+                kind_name(r.kind)
             )));
         }
-        let read_only = p.read_only || p.access == AccessMode::ReaderOnly;
-        let attr = MountAttr { read_only: read_only || p.attr.read_only, ..p.attr };
+        let attr = flags(r, p);
         let (table, marks) =
             self.mounts().map_err(|e| PublishError::Trouble(failed("publish.table", id, e)))?;
         match decide_publish(&marks, &table, (id, &p.target), attr, p.access) {
             PublishDecision::Done => Ok(()),
-            PublishDecision::Bind => self.bind(id, &p.target, attr),
+            PublishDecision::Bind => match r.kind {
+                VolumeKind::Filesystem => self.bind_directory(id, &p.target, attr),
+                VolumeKind::Block => self.bind_device(r, &table, &p.target, attr),
+            },
             PublishDecision::OtherFlags(flags) => {
                 let target = p.target.display().to_string();
                 Err(PublishError::OtherFlags { id: id.clone(), target, flags })
@@ -92,7 +92,12 @@ impl Disk {
         }
     }
 
-    fn bind(&self, id: &VolumeId, target: &Path, attr: MountAttr) -> Result<(), PublishError> {
+    fn bind_directory(
+        &self,
+        id: &VolumeId,
+        target: &Path,
+        attr: MountAttr,
+    ) -> Result<(), PublishError> {
         let name = component(id.as_str());
         let source = match walk::open_path(self.volumes.as_fd(), &name) {
             Ok(fd) => fd,
@@ -106,12 +111,58 @@ impl Disk {
             return Err(PublishError::DataMissing(id.clone()));
         }
         let made = make_target(id, target)?;
+        self.bind(id, source.as_fd(), (target, made), attr)
+    }
+
+    /// A device on a file: nothing of it survives a reboot on disk (rule 6.4).
+    fn bind_device(
+        &self,
+        r: &Record,
+        table: &MountTable,
+        target: &Path,
+        attr: MountAttr,
+    ) -> Result<(), PublishError> {
+        let id = &r.id;
+        let fail = |step| move |e| PublishError::Trouble(failed(step, id, e));
+        match self.object(r) {
+            Ok(image) => {
+                let size = self.size_of(image.as_fd()).map_err(fail("publish.open"))?;
+                if size < r.size.limit.0 {
+                    return Err(PublishError::DataMissing(id.clone()));
+                }
+            }
+            Err(e) if e.is(Errno::NOENT) || e.is(Errno::ISDIR) => {
+                return Err(PublishError::DataMissing(id.clone()));
+            }
+            Err(e) => return Err(sys("publish.open", id)(e)),
+        }
+        let (device, attached) =
+            self.attach(r, table, attr.read_only).map_err(fail("publish.attach"))?;
+        self.seams.faults.point("publish.p0");
+        let bound = self.seams.loops.node(device).map_err(sys("publish.node", id));
+        let bound = bound.and_then(|node| {
+            let made = make_file(id, target)?;
+            self.bind(id, node.as_fd(), (target, made), attr)
+        });
+        if bound.is_err() && attached {
+            // The first error is the one to report; the next start detaches a leftover.
+            let _ = self.seams.loops.detach(device);
+        }
+        bound
+    }
+
+    fn bind(
+        &self,
+        id: &VolumeId,
+        source: BorrowedFd<'_>,
+        (target, made): (&Path, bool),
+        attr: MountAttr,
+    ) -> Result<(), PublishError> {
         self.seams.faults.point("publish.p1");
-        let bound = self.seams.mounter.bind(source.as_fd(), target, attr);
-        if let Err(e) = bound {
+        if let Err(e) = self.seams.mounter.bind(source, target, attr) {
             if made {
                 // The bind's error is the one to report; unpublish removes a leftover.
-                let _ = fs::remove_dir(target);
+                let _ = remove_target(id, target);
             }
             return Err(sys("publish.bind", id)(e));
         }
@@ -134,7 +185,18 @@ impl Disk {
                 }
             }
         }
-        remove_target(id, &u.target)
+        remove_target(id, &u.target)?;
+        self.seams.faults.point("unpublish.u2");
+        self.detach_last(id, &marks)
+            .map_err(|e| PublishError::Trouble(failed("unpublish.detach", id, e)))
+    }
+
+    /// Detaches what nothing is mounted from any more.
+    fn detach_last(&self, id: &VolumeId, marks: &Marks) -> Result<(), StepError> {
+        let mut ours = marks.devices.iter().filter(|(_, of)| *of == id).map(|(no, _)| *no);
+        let Some(first) = ours.next() else { return Ok(()) };
+        let table = self.seams.mounter.table().map_err(StepError::Sys)?;
+        self.detach_unmounted(&table, std::iter::once(first).chain(ours))
     }
 
     /// Statistics of a volume that must be mounted at `at`.
@@ -149,6 +211,11 @@ impl Disk {
         let here = table.at(at).next_back().and_then(|m| marks.volume(m));
         if here.as_ref() != Some(&r.id) {
             return Err(StatsError::NotFound(r.id.clone()));
+        }
+        if r.kind == VolumeKind::Block {
+            let total = r.size.limit.0;
+            let bytes = StatsUsage { total, ..StatsUsage::default() };
+            return Ok(Stats { bytes, inodes: None, conditions });
         }
         let u = self.usage(r.project).map_err(fail)?.unwrap_or_default();
         let free = self.free_bytes().map_err(fail)?;
@@ -169,15 +236,47 @@ impl Disk {
     }
 }
 
+/// The flags of the mount. Those of a class are about files: a device node is bound with its
+/// own, and must not be `nodev`.
+fn flags(r: &Record, p: &Publish) -> MountAttr {
+    let read_only = p.read_only || p.access == AccessMode::ReaderOnly || p.attr.read_only;
+    match r.kind {
+        VolumeKind::Filesystem => MountAttr { read_only, ..p.attr },
+        VolumeKind::Block => {
+            MountAttr { read_only, nosuid: true, noexec: true, ..MountAttr::default() }
+        }
+    }
+}
+
+fn make_parents(id: &VolumeId, target: &Path) -> Result<(), PublishError> {
+    let Some(parent) = target.parent() else { return Ok(()) };
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(PARENT_MODE).create(parent);
+    made.map_err(file("publish.mkdir", id, parent))
+}
+
+/// Makes the file a device is bound on; whether it is new. Only an empty one is taken over.
+fn make_file(id: &VolumeId, target: &Path) -> Result<bool, PublishError> {
+    make_parents(id, target)?;
+    let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(target);
+    match made {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            let meta = fs::symlink_metadata(target).map_err(file("publish.create", id, target))?;
+            if meta.is_file() && meta.len() == 0 {
+                Ok(false)
+            } else {
+                let what = target.display();
+                Err(PublishError::Precondition(format!("{what} exists and is no empty file")))
+            }
+        }
+        Err(e) => Err(file("publish.create", id, target)(e)),
+    }
+}
+
 /// Makes the target directory and its parents; whether the target is new.
 fn make_target(id: &VolumeId, target: &Path) -> Result<bool, PublishError> {
-    if let Some(parent) = target.parent() {
-        fs::DirBuilder::new().recursive(true).mode(PARENT_MODE).create(parent).map_err(file(
-            "publish.mkdir",
-            id,
-            parent,
-        ))?;
-    }
+    make_parents(id, target)?;
     match fs::DirBuilder::new().mode(PARENT_MODE).create(target) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {

@@ -4,17 +4,25 @@
 //! at most 240 bytes, so that it stays inside a 512-byte inode (rule 3.6). Golden tests pin
 //! both forms.
 
+use std::time::{Duration, SystemTime};
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::id::VolumeId;
+use crate::id::{SnapshotId, VolumeId};
 use crate::params::{InodePolicy, Params, Wipe};
-use crate::types::{Bytes, Inodes, OwnerTag, Volume, VolumeKind};
+use crate::types::{Bytes, ContentSource, Inodes, OwnerTag, Snapshot, Volume, VolumeKind};
 
-/// Version of the registry's records.
-const VERSION: u16 = 1;
-/// Version of the copy.
-const COPY_VERSION: u8 = 1;
+/// Newest version of the registry's records. 1: directories made empty. 2: images, snapshots
+/// and copies, which a release that knows only 1 must not touch.
+const VERSION: u16 = 2;
+/// Versions of the copy, likewise.
+const COPY_DIRECTORY: u8 = 1;
+const COPY_OTHER: u8 = 2;
+/// Bits of the copy of version 2.
+const PREALLOCATE: u8 = 1;
+const SNAPSHOT: u8 = 2;
+const ATOMIC: u8 = 4;
 /// Longest copy.
 #[cfg(test)]
 const COPY_MAX: usize = 240;
@@ -64,6 +72,18 @@ impl Size {
             inodes: Inodes(inodes.limit(capacity)),
         })
     }
+
+    /// The size of an image: whole sectors, and what is reported is what there is.
+    pub(crate) fn of_image(capacity: u64, sector: u32) -> Option<Size> {
+        let bytes = capacity.checked_next_multiple_of(u64::from(sector.max(512)))?;
+        i64::try_from(bytes).ok()?;
+        Some(Size { capacity: Bytes(bytes), limit: Bytes(bytes), inodes: Inodes(0) })
+    }
+
+    /// The size of a snapshot of a source of `capacity` that keeps `pinned` bytes.
+    pub(crate) fn of_snapshot(capacity: Bytes, pinned: u64) -> Size {
+        Size { capacity, limit: Bytes(pinned), inodes: Inodes(0) }
+    }
 }
 
 /// A volume.
@@ -82,6 +102,30 @@ pub(crate) struct Record {
     pub(crate) seq: u64,
     pub(crate) params: Params,
     pub(crate) owner: OwnerTag,
+    /// Where the first content came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) source: Option<ContentSource>,
+    /// Of a snapshot: its cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cut: Option<Cut>,
+}
+
+/// When and how a snapshot was cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cut {
+    /// Milliseconds since 1970.
+    pub(crate) unix_ms: u64,
+    /// All of it is of one instant.
+    pub(crate) atomic: bool,
+}
+
+/// What an object is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A directory: a directory volume, and every snapshot.
+    Directory,
+    /// A regular file: a block volume.
+    Image,
 }
 
 /// What a new record is made of.
@@ -94,15 +138,17 @@ pub(crate) struct NewRecord {
     pub(crate) seq: u64,
     pub(crate) params: Params,
     pub(crate) owner: OwnerTag,
+    pub(crate) source: Option<ContentSource>,
 }
 
 impl Record {
     /// A volume about to be made.
     pub(crate) fn intent(n: NewRecord) -> Record {
-        let NewRecord { id, name, kind, size, project, seq, params, owner } = n;
+        let NewRecord { id, name, kind, size, project, seq, params, owner, source } = n;
         let phase = Phase::Creating;
+        let plain = kind == VolumeKind::Filesystem && source.is_none() && !id.is_snapshot();
         Record {
-            v: VERSION,
+            v: if plain { 1 } else { VERSION },
             id,
             name,
             phase,
@@ -113,7 +159,49 @@ impl Record {
             seq,
             params,
             owner,
+            source,
+            cut: None,
         }
+    }
+
+    /// What it is on disk.
+    pub(crate) fn shape(&self) -> Shape {
+        match self.kind {
+            VolumeKind::Block if !self.id.is_snapshot() => Shape::Image,
+            VolumeKind::Block | VolumeKind::Filesystem => Shape::Directory,
+        }
+    }
+
+    /// Whether the kernel limits what it uses. Images and snapshots are only accounted:
+    /// copy-on-write would be charged to them (rule 4.6).
+    pub(crate) fn is_limited(&self) -> bool {
+        self.kind == VolumeKind::Filesystem && !self.id.is_snapshot()
+    }
+
+    /// The volume that a snapshot is of, or the object that a volume is copied from.
+    pub(crate) fn source_object(&self) -> Option<VolumeId> {
+        match self.source.as_ref()? {
+            ContentSource::Volume(id) => VolumeId::parse(id).ok(),
+            ContentSource::Snapshot(id) => {
+                SnapshotId::parse(id).ok().map(|id| VolumeId::of_snapshot(&id))
+            }
+        }
+    }
+
+    /// As callers see a snapshot; `None` for a volume or before its cut.
+    pub(crate) fn as_snapshot(&self) -> Option<Snapshot> {
+        let (id, cut) = (self.id.snapshot()?, self.cut?);
+        let Some(ContentSource::Volume(source)) = &self.source else { return None };
+        Some(Snapshot {
+            id,
+            name: self.name.clone(),
+            source: VolumeId::parse(source).ok()?,
+            kind: self.kind,
+            size: self.size.capacity,
+            pinned: self.size.limit,
+            created: SystemTime::UNIX_EPOCH + Duration::from_millis(cut.unix_ms),
+            atomic: cut.atomic,
+        })
     }
 
     /// What it promises of the disk: the larger of size and expansion target.
@@ -159,7 +247,7 @@ pub(crate) struct TrashRecord {
 
 impl TrashRecord {
     pub(crate) fn of(r: &Record) -> TrashRecord {
-        TrashRecord { v: VERSION, key: r.trash_key(), id: r.id.clone(), project: r.project }
+        TrashRecord { v: r.v, key: r.trash_key(), id: r.id.clone(), project: r.project }
     }
 
     pub(crate) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
@@ -194,7 +282,8 @@ fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, RecordError
 
 /// Writes the copy of `r`, without its OwnerTag.
 pub(crate) fn encode_copy(r: &Record) -> Vec<u8> {
-    let mut b = vec![COPY_VERSION, matches!(r.kind, VolumeKind::Block).into()];
+    let version = if r.v == 1 { COPY_DIRECTORY } else { COPY_OTHER };
+    let mut b = vec![version, matches!(r.kind, VolumeKind::Block).into()];
     b.extend_from_slice(&r.size.capacity.0.to_le_bytes());
     b.extend_from_slice(&r.size.limit.0.to_le_bytes());
     b.extend_from_slice(&r.size.inodes.0.to_le_bytes());
@@ -215,9 +304,52 @@ pub(crate) fn encode_copy(r: &Record) -> Vec<u8> {
     // Names have at most 128 bytes (id.rs).
     b.push(u8::try_from(r.name.len()).unwrap_or(u8::MAX));
     b.extend_from_slice(r.name.as_bytes());
+    if version == COPY_OTHER {
+        encode_other(&mut b, r);
+    }
     let sum = Sha256::digest(&b);
     b.extend_from_slice(&sum[..CHECKSUM]);
     b
+}
+
+/// What version 2 has beside version 1. Only a snapshot's copy has its source: it is not
+/// charged to a limit, so it may be longer.
+fn encode_other(b: &mut Vec<u8>, r: &Record) {
+    let mut bits = if r.params.preallocate { PREALLOCATE } else { 0 };
+    if r.id.is_snapshot() {
+        bits |= SNAPSHOT;
+    }
+    if r.cut.is_some_and(|c| c.atomic) {
+        bits |= ATOMIC;
+    }
+    b.push(bits);
+    b.extend_from_slice(&r.params.block_size.to_le_bytes());
+    b.extend_from_slice(&r.cut.map_or(0, |c| c.unix_ms).to_le_bytes());
+    let source = match &r.source {
+        Some(ContentSource::Volume(id)) if r.id.is_snapshot() => id.as_str(),
+        _ => "",
+    };
+    b.push(u8::try_from(source.len()).unwrap_or(0));
+    b.extend_from_slice(source.as_bytes());
+}
+
+/// Reads what [`encode_other`] wrote.
+fn decode_other(mut at: &[u8], r: &mut Record) -> Option<()> {
+    let [bits] = take(&mut at)?;
+    r.params.preallocate = bits & PREALLOCATE != 0;
+    r.params.block_size = u32::from_le_bytes(take(&mut at)?);
+    let unix_ms = u64::from_le_bytes(take(&mut at)?);
+    let [len] = take(&mut at)?;
+    let source = std::str::from_utf8(at.get(..usize::from(len))?).ok()?;
+    if (bits & SNAPSHOT != 0) != r.id.is_snapshot() {
+        return None;
+    }
+    if r.id.is_snapshot() {
+        r.source = Some(ContentSource::Volume(source.to_owned()));
+        r.cut = Some(Cut { unix_ms, atomic: bits & ATOMIC != 0 });
+    }
+    r.v = VERSION;
+    Some(())
 }
 
 /// Reads the copy found on entry `id`; `None` if it is damaged, of another entry or newer.
@@ -229,7 +361,7 @@ pub(crate) fn decode_copy(id: &VolumeId, bytes: &[u8]) -> Option<Record> {
     }
     let mut at = body;
     let [version, kind] = take(&mut at)?;
-    if version != COPY_VERSION {
+    if version != COPY_DIRECTORY && version != COPY_OTHER {
         return None;
     }
     let size = Size {
@@ -259,14 +391,23 @@ pub(crate) fn decode_copy(id: &VolumeId, bytes: &[u8]) -> Option<Record> {
     let [name_len] = take(&mut at)?;
     let name = std::str::from_utf8(at.get(..usize::from(name_len))?).ok()?.to_owned();
     // A copy moved to another entry by hand is not that entry's record.
-    if VolumeId::from_name(&name).ok().as_ref() != Some(id) {
+    let named = if id.is_snapshot() {
+        SnapshotId::from_name(&name).map(|id| VolumeId::of_snapshot(&id))
+    } else {
+        VolumeId::from_name(&name)
+    };
+    if named.ok().as_ref() != Some(id) {
         return None;
     }
     let kind = if kind == 0 { VolumeKind::Filesystem } else { VolumeKind::Block };
-    let owner = OwnerTag::none();
-    let id = id.clone();
-    let mut r = Record::intent(NewRecord { id, name, kind, size, project, seq, params, owner });
+    let (id, owner, source) = (id.clone(), OwnerTag::none(), None);
+    let rest = at.get(name.len()..)?;
+    let new = NewRecord { id, name, kind, size, project, seq, params, owner, source };
+    let mut r = Record::intent(new);
     r.phase = Phase::Ready;
+    if version == COPY_OTHER {
+        decode_other(rest, &mut r)?;
+    }
     Some(r)
 }
 
@@ -290,7 +431,58 @@ pub(crate) mod tests {
             seq: 42,
             params: Params { inodes: InodePolicy::Auto, gid: 1000, ..Params::default() },
             owner: OwnerTag::new("{\"claim\":\"a/b\"}").expect("tag"),
+            source: None,
         })
+    }
+
+    /// A block volume, and a snapshot of it.
+    pub(crate) fn others() -> [Record; 2] {
+        let plain = sample("pvc-1");
+        let of = |id: VolumeId, name: &str, source: Option<ContentSource>| {
+            Record::intent(NewRecord {
+                id,
+                name: name.to_owned(),
+                kind: VolumeKind::Block,
+                size: plain.size,
+                project: 1_000_000_008,
+                seq: 43,
+                params: Params { block_size: 4096, preallocate: false, ..Params::default() },
+                owner: OwnerTag::none(),
+                source,
+            })
+        };
+        let block = of(plain.id.clone(), "pvc-1", None);
+        let id = SnapshotId::from_name("snap-1").expect("name");
+        let source = Some(ContentSource::Volume("pvc-1".to_owned()));
+        let mut snapshot = of(VolumeId::of_snapshot(&id), "snap-1", source);
+        snapshot.cut = Some(Cut { unix_ms: 1_700_000_000_123, atomic: true });
+        [block, snapshot]
+    }
+
+    #[test]
+    fn s7_1_golden_registry_records_version_2() {
+        let [block, snapshot] = others();
+        let golden = r#"{"v":2,"id":"@snap-1","name":"snap-1","phase":"Creating","kind":"block","size":{"capacity":1000000,"limit":1003520,"inodes":100000},"expand":null,"project":1000000008,"seq":43,"params":{"inodes":"Origin","mode":493,"uid":0,"gid":0,"wipe":"None","preallocate":false,"block_size":4096,"consistency":"PerFile"},"owner":"","source":{"Volume":"pvc-1"},"cut":{"unix_ms":1700000000123,"atomic":true}}"#;
+        assert_eq!(String::from_utf8(snapshot.encode().expect("encode")).expect("utf-8"), golden);
+        assert_eq!(Record::decode(golden.as_bytes()).expect("decode"), snapshot);
+        let text = String::from_utf8(block.encode().expect("encode")).expect("utf-8");
+        assert!(text.starts_with(r#"{"v":2,"id":"pvc-1""#) && !text.contains("cut"), "{text}");
+    }
+
+    #[test]
+    fn s3_6_the_copy_of_an_image_or_a_snapshot_has_what_rebuilds_it() {
+        for r in others() {
+            let back = decode_copy(&r.id, &encode_copy(&r)).expect("decode");
+            let want = Record { phase: Phase::Ready, ..r.clone() };
+            assert_eq!(back, want);
+        }
+        let [mut block, _] = others();
+        block.name = "N".repeat(128);
+        assert!(encode_copy(&block).len() <= COPY_MAX);
+        // A snapshot's copy on an entry of volumes, or the reverse, is no record of it.
+        let [block, snapshot] = others();
+        assert_eq!(decode_copy(&block.id, &encode_copy(&snapshot)), None);
+        assert_eq!(decode_copy(&snapshot.id, &encode_copy(&block)), None);
     }
 
     #[test]
@@ -321,7 +513,7 @@ pub(crate) mod tests {
 
     #[test]
     fn s7_1_a_record_of_a_newer_release_or_with_a_bad_id_is_an_error() {
-        assert!(matches!(Record::decode(b"{\"v\":2}"), Err(RecordError::Newer(2))));
+        assert!(matches!(Record::decode(b"{\"v\":3}"), Err(RecordError::Newer(3))));
         let bad = String::from_utf8(sample("pvc-1").encode().expect("encode")).expect("utf-8");
         let bad = bad.replace("\"id\":\"pvc-1\"", "\"id\":\"../etc\"");
         assert!(matches!(Record::decode(bad.as_bytes()), Err(RecordError::Json(_))));

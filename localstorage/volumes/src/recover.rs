@@ -16,10 +16,10 @@ use crate::commit;
 use crate::disk::{Disk, DiskError, Found, StepError};
 use crate::engine::{EngineConfig, Seams, VolumeDirs};
 use crate::error::chain;
-use crate::id::VolumeId;
+use crate::id::{SnapshotId, VolumeId};
 use crate::ledger::{Ledger, Room};
 use crate::params::Params;
-use crate::plan::{self, Step, Want};
+use crate::plan::{self, Commit, Step, Want};
 use crate::record::{NewRecord, Phase, Record, Size};
 use crate::registry::{self, Change, CommitError, OpenError, Registry};
 use crate::types::{
@@ -60,6 +60,8 @@ pub(crate) struct Started {
     /// Trash items without a row.
     pub(crate) leftovers: Vec<String>,
     pub(crate) published: Published,
+    /// Files can share extents on this disk.
+    pub(crate) can_clone: bool,
 }
 
 /// Seconds since 1970; 0 on a clock before that.
@@ -97,14 +99,17 @@ pub(crate) fn start(
     };
     recovery.records()?;
     recovery.staging()?;
-    recovery.adopt()?;
+    recovery.adopt_snapshots()?;
+    recovery.adopt(config)?;
     recovery.repair();
     recovery.foreign(config)?;
+    recovery.devices()?;
     let leftovers = recovery.leftovers()?;
     let Recovery { ledger, report, conditions, strangers, .. } = recovery;
     if let Err(e) = disk.make_ballast() {
         warn!(log, "no ballast"; "error" => chain(&e));
     }
+    let can_clone = disk.can_clone();
     let published = disk.published().map_err(|e| StartError::Step("reading mounts", e))?;
     let room = first_room(&disk, config, &ledger)?;
     let orphans = contents.orphans.into_iter().collect();
@@ -117,6 +122,7 @@ pub(crate) fn start(
         orphans,
         leftovers,
         published,
+        can_clone,
         disk,
         registry,
     })
@@ -167,7 +173,7 @@ impl Recovery<'_> {
         let ids: Vec<VolumeId> = self.ledger.volumes.keys().cloned().collect();
         for id in ids {
             let Some(record) = self.ledger.volumes.get(&id).cloned() else { continue };
-            match self.disk.observe(&id, record.project) {
+            match self.disk.observe(&record) {
                 Ok(seen) => {
                     let steps = plan::next(Some(&record), seen, Want::Recover);
                     self.run(record, &steps)?;
@@ -188,23 +194,29 @@ impl Recovery<'_> {
                 "volume" => draft.id.as_str(), "until" => last.point());
         }
         for step in steps {
-            if step.is_commit() {
-                let changes = commit::prepare(*step, &mut draft, &self.ledger);
-                self.commit(&changes)?;
-                commit::settle(*step, &draft, &mut self.ledger);
-                self.disk.seams.faults.point(step.point());
-            } else if let Err(e) = self.disk.step(*step, &draft) {
-                warn!(self.log, "recovery stopped at a step; it is tried again later";
-                    "volume" => draft.id.as_str(), "step" => step.point(), "error" => chain(&e));
-                self.count("failed");
-                return Ok(());
+            match step {
+                Step::Commit(commit) => {
+                    let changes = commit::prepare(*commit, &mut draft, &self.ledger);
+                    self.commit(&changes)?;
+                    commit::settle(*commit, &draft, &mut self.ledger);
+                    self.disk.seams.faults.point(step.point());
+                }
+                Step::Act(act) => {
+                    if let Err(e) = self.disk.step(*act, &mut draft) {
+                        warn!(self.log, "recovery stopped at a step; it is tried again later";
+                            "volume" => draft.id.as_str(), "step" => step.point(),
+                            "error" => chain(&e));
+                        self.count("failed");
+                        return Ok(());
+                    }
+                }
             }
         }
         match steps.last() {
-            Some(Step::CommitReady) => self.count("completed"),
-            Some(Step::Forget) => self.count("rolled_back"),
-            Some(Step::CommitTrashed) => self.count("trashed"),
-            Some(Step::CommitSize) => self.count("expanded"),
+            Some(Step::Commit(Commit::Ready)) => self.count("completed"),
+            Some(Step::Commit(Commit::Forget)) => self.count("rolled_back"),
+            Some(Step::Commit(Commit::Trashed)) => self.count("trashed"),
+            Some(Step::Commit(Commit::Size)) => self.count("expanded"),
             Some(_) | None => {}
         }
         Ok(())
@@ -222,7 +234,7 @@ impl Recovery<'_> {
     /// No record, something staged: to the trash.
     fn staging(&mut self) -> Result<(), StartError> {
         let known = |name: &str| {
-            VolumeId::parse(name).is_ok_and(|id| self.ledger.volumes.contains_key(&id))
+            VolumeId::stored(name).is_ok_and(|id| self.ledger.volumes.contains_key(&id))
         };
         let n = self.disk.sweep_staging(&known);
         let n = n.map_err(|e| StartError::Step("sweeping staging", e))?;
@@ -233,9 +245,9 @@ impl Recovery<'_> {
     }
 
     /// No record, but an entry: rule 7.8.
-    fn adopt(&mut self) -> Result<(), StartError> {
+    fn adopt(&mut self, config: &EngineConfig) -> Result<(), StartError> {
         let fail = |e| StartError::Step("listing volumes", e);
-        for entry in self.disk.entries().map_err(fail)? {
+        for entry in self.disk.entries(false).map_err(fail)? {
             let shown = entry.to_string_lossy().into_owned();
             let Some(id) = entry.to_str().ok().and_then(|n| VolumeId::parse(n).ok()) else {
                 self.stranger(None, shown, StoredState::Foreign);
@@ -256,21 +268,98 @@ impl Recovery<'_> {
                         limit: Bytes(bytes),
                         inodes: Inodes(inodes),
                     };
-                    let seq = self.ledger.next_seq();
-                    let name = id.to_string();
-                    let (params, owner) = (Params::default(), OwnerTag::none());
-                    let kind = VolumeKind::Filesystem;
-                    let new = NewRecord { id, name, kind, size, project, seq, params, owner };
-                    let mut r = Record::intent(new);
-                    r.phase = Phase::Ready;
+                    let r = self.adopted(id, VolumeKind::Filesystem, size, project);
                     self.take(r)?;
                 }
+                Ok(Found::Image(bytes)) => self.adopt_image(config, id, bytes)?,
                 Ok(Found::Unlimited) => self.stranger(Some(id), shown, StoredState::Unlimited),
                 Ok(Found::Foreign) => self.stranger(Some(id), shown, StoredState::Foreign),
                 Err(e) => {
                     warn!(self.log, "cannot examine entry"; "entry" => &shown, "error" => chain(&e));
                     self.stranger(Some(id), shown, StoredState::Foreign);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The record of an entry that an earlier release has left.
+    fn adopted(&mut self, id: VolumeId, kind: VolumeKind, size: Size, project: u32) -> Record {
+        let (seq, name) = (self.ledger.next_seq(), id.to_string());
+        let (params, owner, source) = (Params::default(), OwnerTag::none(), None);
+        let new = NewRecord { id, name, kind, size, project, seq, params, owner, source };
+        let mut r = Record::intent(new);
+        r.phase = Phase::Ready;
+        r
+    }
+
+    /// Rule 7.8 c: an image without a record gets a project to be accounted by.
+    fn adopt_image(
+        &mut self,
+        config: &EngineConfig,
+        id: VolumeId,
+        bytes: u64,
+    ) -> Result<(), StartError> {
+        let fail = |e| StartError::Step("adopting an image", e);
+        let Some(size) = Size::of_image(bytes, Params::default().block_size) else {
+            self.stranger(Some(id.clone()), id.to_string(), StoredState::Foreign);
+            return Ok(());
+        };
+        let project = loop {
+            let Some(next) = self.ledger.next_project(&config.project_ids) else {
+                self.stranger(Some(id.clone()), id.to_string(), StoredState::Foreign);
+                return Ok(());
+            };
+            if self.disk.project_is_free(next).map_err(fail)? {
+                break next;
+            }
+            self.ledger.foreign.insert(next);
+        };
+        let r = self.adopted(id, VolumeKind::Block, size, project);
+        self.take(r.clone())?;
+        self.disk.mark_adopted(&r).map_err(fail)
+    }
+
+    /// No record, but a snapshot: rebuilt from its copy.
+    fn adopt_snapshots(&mut self) -> Result<(), StartError> {
+        let fail = |e| StartError::Step("listing snapshots", e);
+        for entry in self.disk.entries(true).map_err(fail)? {
+            let shown = entry.to_string_lossy().into_owned();
+            let id = entry.to_str().ok().and_then(|n| SnapshotId::parse(n).ok());
+            let Some(id) = id.map(|id| VolumeId::of_snapshot(&id)) else {
+                self.stranger(None, shown, StoredState::Foreign);
+                continue;
+            };
+            if self.ledger.volumes.contains_key(&id) {
+                continue;
+            }
+            match self.disk.examine(&id) {
+                Ok(Found::Copy(mut r)) => {
+                    r.seq = self.ledger.next_seq();
+                    self.take(*r)?;
+                }
+                Ok(_) => self.stranger(None, shown, StoredState::Foreign),
+                Err(e) => {
+                    warn!(self.log, "cannot examine snapshot";
+                        "entry" => &shown, "error" => chain(&e));
+                    self.stranger(None, shown, StoredState::Foreign);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rule 6.7: devices that an earlier process has left.
+    fn devices(&mut self) -> Result<(), StartError> {
+        let found = self.disk.reconcile_devices();
+        let (detached, lost) = found.map_err(|e| StartError::Step("listing loop devices", e))?;
+        for _ in 0..detached {
+            self.count("detached");
+        }
+        for id in lost {
+            if self.ledger.volumes.contains_key(&id) {
+                let message = "a device was attached to an image that is gone".to_owned();
+                self.condition(&id, ConditionKind::DeviceDetached, message);
             }
         }
         Ok(())
@@ -298,6 +387,7 @@ impl Recovery<'_> {
             capacity: Bytes(0),
             project_id: 0,
             owner: OwnerTag::none(),
+            source: None,
             conditions: Vec::new(),
         });
     }

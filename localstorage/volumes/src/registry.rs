@@ -6,7 +6,7 @@
 //! deleted. Published state is not stored.
 //!
 //! Tables of version 1: `meta` {format, fs_uuid, cursor, seq}, `volumes` (id → record with
-//! the caller's tag, so claim and intent are one commit), `trash`, `orphans` (id → first
+//! the caller's tag, so claim and intent are one commit), `snapshots` (likewise), `trash`, `orphans` (id → first
 //! seen, unix seconds). The id of a name is a function of the name (`id`), so there is no
 //! table of names; which projects are foreign is read from the kernel at each start.
 
@@ -23,6 +23,7 @@ const CACHE_BYTES: usize = 4 << 20;
 
 const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
 const VOLUMES: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("volumes");
+const SNAPSHOTS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("snapshots");
 const TRASH: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("trash");
 const ORPHANS: TableDefinition<'static, &str, u64> = TableDefinition::new("orphans");
 
@@ -182,6 +183,7 @@ impl Registry {
                 }
             }
             tx.open_table(VOLUMES).map_err(damaged)?;
+            tx.open_table(SNAPSHOTS).map_err(damaged)?;
             tx.open_table(TRASH).map_err(damaged)?;
             tx.open_table(ORPHANS).map_err(damaged)?;
         }
@@ -201,9 +203,12 @@ impl Registry {
         };
         out.cursor = u32::try_from(get("cursor")?).map_err(|_| bad_meta("cursor"))?;
         out.seq = get("seq")?;
-        for row in tx.open_table(VOLUMES).map_err(damaged)?.iter().map_err(damaged)? {
-            let (key, value) = row.map_err(damaged)?;
-            out.volumes.push(Record::decode(value.value()).map_err(|e| row_error(key.value(), e))?);
+        for table in [VOLUMES, SNAPSHOTS] {
+            for row in tx.open_table(table).map_err(damaged)?.iter().map_err(damaged)? {
+                let (key, value) = row.map_err(damaged)?;
+                let record = Record::decode(value.value());
+                out.volumes.push(record.map_err(|e| row_error(key.value(), e))?);
+            }
         }
         for row in tx.open_table(TRASH).map_err(damaged)?.iter().map_err(damaged)? {
             let (key, value) = row.map_err(damaged)?;
@@ -226,16 +231,19 @@ impl Registry {
         {
             let mut meta = tx.open_table(META).map_err(commit_failed)?;
             let mut volumes = tx.open_table(VOLUMES).map_err(commit_failed)?;
+            let mut snapshots = tx.open_table(SNAPSHOTS).map_err(commit_failed)?;
             let mut trash = tx.open_table(TRASH).map_err(commit_failed)?;
             let mut orphans = tx.open_table(ORPHANS).map_err(commit_failed)?;
             for change in changes {
                 match change {
                     Change::Put(r) => {
                         let row = r.encode().map_err(CommitError::Encode)?;
-                        volumes.insert(r.id.as_str(), row.as_slice()).map_err(commit_failed)?;
+                        let table = if r.id.is_snapshot() { &mut snapshots } else { &mut volumes };
+                        table.insert(r.id.as_str(), row.as_slice()).map_err(commit_failed)?;
                     }
                     Change::Remove(id) => {
-                        volumes.remove(id.as_str()).map_err(commit_failed)?;
+                        let table = if id.is_snapshot() { &mut snapshots } else { &mut volumes };
+                        table.remove(id.as_str()).map_err(commit_failed)?;
                     }
                     Change::PutTrash(t) => {
                         let row = t.encode().map_err(CommitError::Encode)?;

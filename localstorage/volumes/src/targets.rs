@@ -7,9 +7,10 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use nodesys::{Mount, MountAttr, MountTable};
+use nodesys::{LoopNo, Mount, MountAttr, MountTable};
 
 use crate::id::VolumeId;
+use crate::image::Devices;
 use crate::types::{AccessMode, Published};
 
 /// How the kernel marks the root of a mount whose directory was removed. As bytes: to `Path`
@@ -25,22 +26,37 @@ pub(crate) struct Marks {
     pub(crate) dev: (u32, u32),
     /// Path of `volumes` within that filesystem.
     pub(crate) root: PathBuf,
+    /// Devices of block volumes.
+    pub(crate) devices: Devices,
+}
+
+/// The loop device whose node is mounted, if it is one.
+pub(crate) fn loop_of(m: &Mount) -> Option<LoopNo> {
+    if m.fs_type != "devtmpfs" {
+        return None;
+    }
+    let name = m.root.strip_prefix("/").ok()?.to_str()?;
+    name.strip_prefix("loop")?.parse().ok().map(LoopNo)
 }
 
 impl Marks {
-    /// Learns the marks from the mount that `volumes` lies on. `None`: it is not mounted.
-    pub(crate) fn of(table: &MountTable, volumes: &Path) -> Option<Marks> {
+    /// Learns the marks from the mount that `volumes` lies on, and the attached `devices`.
+    /// `None`: it is not mounted.
+    pub(crate) fn of(table: &MountTable, volumes: &Path, devices: Devices) -> Option<Marks> {
         let base = table.covering(volumes)?;
         let below = volumes.strip_prefix(&base.target).ok()?;
         let mut root = base.root.clone();
         if !below.as_os_str().is_empty() {
             root.push(below);
         }
-        Some(Marks { dev: base.dev, root })
+        Some(Marks { dev: base.dev, root, devices })
     }
 
-    /// The volume that `m` shows the root of, if any.
+    /// The volume that `m` shows the root or the device of, if any.
     pub(crate) fn volume(&self, m: &Mount) -> Option<VolumeId> {
+        if let Some(no) = loop_of(m) {
+            return self.devices.get(&no).cloned();
+        }
         if m.dev != self.dev {
             return None;
         }
@@ -54,6 +70,9 @@ impl Marks {
 
     /// Any mount of the volume or of something inside it.
     fn touches(&self, m: &Mount, id: &VolumeId) -> bool {
+        if loop_of(m).is_some() {
+            return self.volume(m).as_ref() == Some(id);
+        }
         let gone = m.root.as_os_str().as_encoded_bytes().ends_with(DELETED);
         m.dev == self.dev && !gone && m.root.starts_with(self.root.join(id.as_str()))
     }
@@ -186,8 +205,11 @@ pub(crate) fn decide_unpublish(
 ) -> UnpublishDecision {
     let gone = marks.root.join(format!("{id}//deleted"));
     let layers: Vec<&Mount> = table.at(target).collect();
+    // A device that is no volume's any more names nothing: the mount may go, the device stays.
+    let unbound = |m: &Mount| loop_of(m).is_some() && marks.volume(m).is_none();
     let ours = |m: &&Mount| {
         marks.volume(m).as_ref() == Some(id)
+            || unbound(m)
             || (m.dev == marks.dev && m.root.as_os_str() == gone.as_os_str())
     };
     match layers.iter().find(|m| !ours(m)) {
@@ -213,14 +235,18 @@ mod tests {
         5 3 8:2 /volumes/pvc-1/sub /var/lib/kubelet/pods/a/subpath rw,relatime - xfs /dev/vdb rw\n\
         6 3 8:9 /volumes/pvc-1 /other rw,relatime - xfs /dev/vdc rw\n\
         7 3 8:2 /volumes/pvc-2//deleted /gone rw,relatime - xfs /dev/vdb rw\n\
-        8 3 0:9 / /tmpfs rw,relatime - tmpfs tmpfs rw\n";
+        8 3 0:9 / /tmpfs rw,relatime - tmpfs tmpfs rw\n\
+        9 3 0:6 /loop3 /block rw,nosuid,noexec,relatime - devtmpfs devtmpfs rw\n\
+        10 3 0:6 /loop4 /stale rw,nosuid,noexec,relatime - devtmpfs devtmpfs rw\n\
+        11 3 0:6 /sda /disk rw,nosuid,noexec,relatime - devtmpfs devtmpfs rw\n";
 
     fn table() -> MountTable {
         nodesys::parse_mountinfo(TABLE.as_bytes())
     }
 
     fn marks() -> Marks {
-        Marks::of(&table(), Path::new("/data/volumes")).expect("marks")
+        let devices = Devices::from([(LoopNo(3), id("pvc-3"))]);
+        Marks::of(&table(), Path::new("/data/volumes"), devices).expect("marks")
     }
 
     fn id(text: &str) -> VolumeId {
@@ -239,7 +265,9 @@ mod tests {
     #[test]
     fn s11_8_published_follows_the_mount_table_and_sees_only_roots_of_volumes() {
         let p = marks().published(&table());
-        assert_eq!(p.targets.len(), 1);
+        assert_eq!(p.targets.len(), 2);
+        let block: Vec<_> = p.targets[&id("pvc-3")].iter().cloned().collect();
+        assert_eq!(block, [PathBuf::from("/block")]);
         let targets: Vec<_> = p.targets[&id("pvc-1")].iter().cloned().collect();
         assert_eq!(targets, [PathBuf::from("/var/lib/kubelet/pods/a/mount")]);
         assert!(marks().in_use(&table(), &id("pvc-2")).is_none());
@@ -251,7 +279,7 @@ mod tests {
         let t = nodesys::parse_mountinfo(
             b"1 0 8:2 /deep/data /data rw - xfs d rw\n2 1 8:2 /deep/data/volumes/pvc-1 /t rw,relatime - xfs d rw\n",
         );
-        let m = Marks::of(&t, Path::new("/data/volumes")).expect("marks");
+        let m = Marks::of(&t, Path::new("/data/volumes"), Devices::new()).expect("marks");
         assert_eq!(m.root, PathBuf::from("/deep/data/volumes"));
         assert_eq!(m.published(&t).targets.len(), 1);
     }
@@ -293,6 +321,17 @@ mod tests {
             UnpublishDecision::Leave(_)
         ));
         assert!(matches!(un("pvc-1", "/tmpfs"), UnpublishDecision::Leave(_)));
+    }
+
+    #[test]
+    fn s6_4_a_device_is_known_by_what_is_behind_it_and_a_stale_one_is_only_unmounted() {
+        let un = |i, t| decide_unpublish(&marks(), &table(), &id(i), Path::new(t));
+        assert_eq!(un("pvc-3", "/block"), UnpublishDecision::Unmount(1));
+        // Somebody else's device, a number that is nobody's, and no loop device at all.
+        assert!(matches!(un("pvc-1", "/block"), UnpublishDecision::Leave(_)));
+        assert_eq!(un("pvc-1", "/stale"), UnpublishDecision::Unmount(1));
+        assert!(matches!(un("pvc-1", "/disk"), UnpublishDecision::Leave(_)));
+        assert!(marks().in_use(&table(), &id("pvc-3")).is_some());
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub fn seams(kernel: &FakeKernel, faults: Faults) -> Seams {
     Seams {
         quota: k.clone(),
         mounter: k.clone(),
+        loops: k.clone(),
         extents: k.clone(),
         attributes: k.clone(),
         filesystem: k,

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::VolumeId;
-use crate::params::Params;
+use crate::id::{SnapshotId, VolumeId};
+use crate::params::{Consistency, Params};
 
 pub use localstorage::Bytes;
 pub use nodesys::{Atime, MountAttr};
@@ -32,8 +32,16 @@ pub enum VolumeKind {
     /// A directory with a project quota (CSI `mount`, `volumeMode: Filesystem`).
     #[default]
     Filesystem,
-    /// An image file with a loop device (CSI `block`, `volumeMode: Block`). Not supported yet.
+    /// An image file with a loop device (CSI `block`, `volumeMode: Block`).
     Block,
+}
+
+/// A kind in a word, for messages.
+pub fn kind_name(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::Filesystem => "filesystem",
+        VolumeKind::Block => "block",
+    }
 }
 
 /// How many may use a volume at the same time.
@@ -97,8 +105,9 @@ impl OwnerTag {
     }
 }
 
-/// Where the first content of a volume comes from. Not supported yet.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Where the first content of a volume comes from. The ids are the caller's text: one that
+/// names nothing is answered so.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ContentSource {
     /// A snapshot's id.
     Snapshot(String),
@@ -122,6 +131,39 @@ pub struct CreateVolume {
     pub source: Option<ContentSource>,
     /// Kept durably from the intent on.
     pub owner: OwnerTag,
+}
+
+/// Make a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateSnapshot {
+    /// The caller's name; an identical one addresses the same snapshot. See
+    /// [`SnapshotId::from_name`].
+    pub name: String,
+    /// Of which volume.
+    pub source: VolumeId,
+    /// How a directory in use is cut (rule 10.3).
+    pub consistency: Consistency,
+}
+
+/// A snapshot that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its id.
+    pub id: SnapshotId,
+    /// The caller's name.
+    pub name: String,
+    /// The volume it was made of, which need not exist any more.
+    pub source: VolumeId,
+    /// Directory or block, like its source.
+    pub kind: VolumeKind,
+    /// Capacity of the source at the cut: the least a restored volume must have.
+    pub size: Bytes,
+    /// Bytes it keeps from being used for anything else.
+    pub pinned: Bytes,
+    /// Time of the cut.
+    pub created: SystemTime,
+    /// Whether all of it is of one instant; else each file is of one.
+    pub atomic: bool,
 }
 
 /// A volume that exists.
@@ -203,6 +245,10 @@ pub struct Stats {
 pub enum ConditionKind {
     /// The entry is gone. Data loss.
     DataMissing,
+    /// An image is shorter than its record says. Data loss.
+    ImageTruncated,
+    /// A device was attached to an image that is gone or was replaced.
+    DeviceDetached,
     /// Root id, PROJINHERIT or limits were not those of the record.
     QuotaEscaped,
     /// The filesystem does not enforce project quota.
@@ -260,6 +306,8 @@ pub struct Stored {
     pub project_id: u32,
     /// The caller's tag; none after a lost registry.
     pub owner: OwnerTag,
+    /// Where its first content came from; none after a lost registry.
+    pub source: Option<ContentSource>,
     /// What is wrong with it.
     pub conditions: Vec<Condition>,
 }
@@ -353,8 +401,12 @@ pub struct EngineStatus {
     pub recovery: RecoveryReport,
     /// Number of volumes.
     pub volumes: usize,
+    /// Number of snapshots.
+    pub snapshot_count: usize,
     /// Items waiting to be purged.
     pub trash: usize,
+    /// Whether snapshots and clones work on this disk.
+    pub snapshots: bool,
 }
 
 /// A volume as a dashboard shows it.

@@ -17,7 +17,7 @@ use super::{AUDIT_TICKS, Completion, Failure, Owner, text};
 use crate::disk::Disk;
 use crate::id::VolumeId;
 use crate::ledger::Room;
-use crate::plan::{PURGE, Step};
+use crate::plan::{Act, PURGE};
 use crate::record::{Phase, Record};
 use crate::recover;
 use crate::registry::Change;
@@ -105,12 +105,13 @@ impl Owner {
                     let Some(row) = self.ledger.trash.get(&key).cloned() else { continue };
                     self.background.running.insert(key.clone());
                     let job = move || {
-                        let result = PURGE.iter().try_for_each(|step| match step {
-                            Step::Purge => disk.purge(&row.key).map_err(|e| fail(step.point(), e)),
-                            Step::FreeProject => {
-                                disk.free_project(row.project).map_err(|e| fail(step.point(), e))
+                        let result = PURGE.iter().try_for_each(|step| {
+                            match step {
+                                Act::FreeProject => disk.free_project(row.project),
+                                _ => disk.purge(&row.key),
                             }
-                            _ => Ok(()),
+                            .map(|()| disk.seams.faults.point(step.point()))
+                            .map_err(|e| fail(step.point(), e))
                         });
                         Completion::Purged(row.key, result)
                     };
@@ -256,9 +257,11 @@ impl Owner {
                 warn!(self.log, "audit found a volume altered, and repaired its root";
                     "volume" => id.as_str(), "found" => &message);
                 *self.report.actions.entry("audit_repaired").or_default() += 1;
+                self.shared.metrics.repaired(kind);
                 self.conditions.entry(id).or_default().insert(kind, message);
             }
         }
+        self.count_conditions();
         self.publish_views();
         if std::mem::take(&mut self.background.measure_again) {
             self.measure();

@@ -1,18 +1,20 @@
 //! Group commit: whatever waits when the last flush is done goes into the next one.
 
+use std::time::Instant;
+
 use slog::{info, warn};
 
 use super::{Completion, Owner, text};
 use crate::commit;
 use crate::id::VolumeId;
-use crate::plan::Step;
+use crate::plan::Commit;
 use crate::record::Record;
 use crate::registry::{Change, CommitError};
 
 /// What to do once a commit is durable.
 pub(super) enum After {
     /// A step of an operation.
-    Step(VolumeId, Step),
+    Step(VolumeId, Commit),
     /// The record of an operation without further steps.
     Record(Box<Record>),
     /// A purge is complete.
@@ -25,7 +27,7 @@ impl After {
     fn point(&self) -> &'static str {
         match self {
             After::Step(_, step) => step.point(),
-            After::Purged(_) => Step::CommitPurged.point(),
+            After::Purged(_) => Commit::Purged.point(),
             After::Record(_) => "tag",
             After::Nothing => "note",
         }
@@ -48,7 +50,7 @@ pub(crate) struct Committed {
 
 impl Owner {
     /// Queues the commit `step` of the operation on `id`.
-    pub(super) fn commit_step(&mut self, id: &VolumeId, step: Step) {
+    pub(super) fn commit_step(&mut self, id: &VolumeId, step: Commit) {
         let Some(draft) = self.operations.get_mut(id).and_then(|op| op.draft.as_mut()) else {
             return;
         };
@@ -75,10 +77,12 @@ impl Owner {
         self.commits.running = true;
         let batch = std::mem::take(&mut self.commits.waiting);
         let (registry, disk) = (self.registry.clone(), self.disk.clone());
+        let metrics = self.shared.metrics.clone();
         let job = move || {
             let (changes, after): (Vec<Vec<Change>>, Vec<After>) = batch.into_iter().unzip();
             let changes: Vec<Change> = changes.into_iter().flatten().collect();
             let mut gave_ballast = false;
+            let begun = Instant::now();
             let result = match registry.commit(&changes) {
                 Err(CommitError::NoSpace(_)) if disk.drop_ballast() => {
                     gave_ballast = true;
@@ -86,6 +90,7 @@ impl Owner {
                 }
                 other => other,
             };
+            metrics.commit(begun.elapsed());
             if result.is_ok() {
                 after.iter().for_each(|a| disk.seams.faults.point(a.point()));
             }
@@ -123,23 +128,29 @@ impl Owner {
         Ok(())
     }
 
-    fn settle(&mut self, id: &VolumeId, step: Step) {
+    fn settle(&mut self, id: &VolumeId, step: Commit) {
         let Some(op) = self.operations.get_mut(id) else { return };
         op.is_new = false;
         let Some(draft) = op.draft.clone() else { return };
         commit::settle(step, &draft, &mut self.ledger);
         match step {
-            Step::CommitTrashed => {
+            Commit::Trashed => {
                 self.conditions.remove(id);
                 self.orphans.remove(id);
                 // Until it is measured, all of it may still be in use.
                 self.room.other = self.room.other.saturating_add(draft.size.limit.0);
                 self.purge_later(draft.trash_key());
             }
-            Step::Forget => {
+            Commit::Forget => {
                 self.conditions.remove(id);
             }
-            _ => {}
+            Commit::Intent
+            | Commit::Ready
+            | Commit::Target
+            | Commit::Size
+            | Commit::OldSize
+            | Commit::Deleting
+            | Commit::Purged => {}
         }
         self.advance(id);
     }

@@ -14,7 +14,7 @@ use crate::ledger::Ledger;
 use crate::params::{Params, Wipe};
 use crate::plan::Want;
 use crate::record::{NewRecord, Phase, Record, Size};
-use crate::types::{Bytes, CapacityRange, CreateVolume, Expanded, Volume, VolumeKind};
+use crate::types::{Bytes, CapacityRange, CreateVolume, Expanded, Volume, VolumeKind, kind_name};
 
 /// Size of a volume when none is asked for (rule 12.4).
 const DEFAULT_CAPACITY: u64 = 1 << 30;
@@ -49,13 +49,6 @@ impl Owner {
 
     fn new_record(&mut self, id: VolumeId, r: &CreateVolume) -> Result<Box<Record>, CreateError> {
         let unsupported = |what| Err(CreateError::Trouble(Trouble::Unsupported(what)));
-        match r.kind {
-            VolumeKind::Filesystem => {}
-            VolumeKind::Block => return unsupported("block volumes come with a later release"),
-        }
-        if r.source.is_some() {
-            return unsupported("snapshots and clones come with a later release");
-        }
         match r.params.wipe {
             Wipe::None => {}
             Wipe::Verified => return unsupported("wipe: verified comes with a later release"),
@@ -69,15 +62,42 @@ impl Owner {
         };
         let seq = self.ledger.next_seq();
         let (name, params, owner) = (r.name.clone(), r.params.clone(), r.owner.clone());
-        let kind = r.kind;
-        let new = NewRecord { id, name, kind, size, project, seq, params, owner };
+        let (kind, source) = (r.kind, r.source.clone());
+        let new = NewRecord { id, name, kind, size, project, seq, params, owner, source };
         Ok(Box::new(Record::intent(new)))
     }
 
     fn size(&self, r: &CreateVolume) -> Result<Size, CreateError> {
-        let capacity = wanted(r.capacity).map_err(CreateError::OutOfRange)?;
-        let size = Size::of(capacity, self.disk.block, r.params.inodes);
-        size.ok_or_else(|| CreateError::OutOfRange(format!("{capacity} bytes")))
+        let source = r.source.as_ref().map(|s| self.content_source(s)).transpose()?;
+        let least = match source {
+            None => None,
+            Some(s) if s.kind != r.kind => {
+                let (has, asked) = (kind_name(s.kind), kind_name(r.kind));
+                return Err(CreateError::InvalidParameters(format!(
+                    "the content source is a {has} volume, a {asked} volume is asked for"
+                )));
+            }
+            Some(s) => Some(s.size.capacity),
+        };
+        let range = match (r.capacity.required, least) {
+            (None, Some(least)) => CapacityRange { required: Some(least), ..r.capacity },
+            _ => r.capacity,
+        };
+        let capacity = wanted(range).map_err(CreateError::OutOfRange)?;
+        if let Some(least) = least.filter(|l| capacity < l.0) {
+            return Err(CreateError::OutOfRange(format!(
+                "the content source has {least} bytes, {capacity} are asked for"
+            )));
+        }
+        let size = size_of(r.kind, capacity, self.disk.block, &r.params);
+        let size = size.ok_or_else(|| CreateError::OutOfRange(format!("{capacity} bytes")))?;
+        match r.capacity.limit {
+            // What is reported of an image is what it has: whole sectors.
+            Some(limit) if limit.0 > 0 && size.capacity > limit => Err(CreateError::OutOfRange(
+                format!("{} bytes after rounding, {limit} allowed", size.capacity),
+            )),
+            _ => Ok(size),
+        }
     }
 
     /// The kernel knows somebody else with this project: mark it and take the next.
@@ -110,7 +130,10 @@ impl Owner {
     ) {
         match self.target(id, to) {
             Err(e) => drop(reply.send(Err(e))),
-            Ok(Target::Reached(e)) => drop(reply.send(Ok(e))),
+            Ok(Target::Reached(record)) if record.kind == VolumeKind::Block => {
+                self.begin(request, Want::Reassert, *record, Reply::Expand(reply));
+            }
+            Ok(Target::Reached(record)) => drop(reply.send(Ok(expanded(&record)))),
             Ok(Target::Grow(record)) => {
                 self.ledger.put((*record).clone());
                 self.begin(request, Want::Expand, *record, Reply::Expand(reply));
@@ -126,6 +149,9 @@ impl Owner {
             Phase::Creating => return Err(ExpandError::Trouble(Trouble::Busy("create"))),
             Phase::Deleting => return Err(ExpandError::NotFound(id.clone())),
         }
+        if self.is_source(id) {
+            return Err(ExpandError::Trouble(Trouble::Busy("copy")));
+        }
         let current = record.size.capacity;
         if to.limit.is_some_and(|l| l < current) {
             return Err(ExpandError::OutOfRange(format!(
@@ -134,10 +160,14 @@ impl Owner {
         }
         let wanted = wanted(to).map_err(ExpandError::OutOfRange)?;
         if wanted <= current.0 || to.required.is_none() {
-            return Ok(Target::Reached(expanded(record)));
+            return Ok(Target::Reached(Box::new(record.clone())));
         }
         let out = || ExpandError::OutOfRange(format!("{wanted} bytes"));
-        let mut target = Size::of(wanted, self.disk.block, record.params.inodes).ok_or_else(out)?;
+        let mut target =
+            size_of(record.kind, wanted, self.disk.block, &record.params).ok_or_else(out)?;
+        if to.limit.is_some_and(|l| l.0 > 0 && target.capacity > l) {
+            return Err(out());
+        }
         // An adopted volume may have more inodes than its parameters would give.
         target.inodes = target.inodes.max(record.size.inodes);
         if !Ledger::could_ever_fit(self.room, target.limit.0) {
@@ -162,8 +192,16 @@ enum Begin {
 
 /// How an expand goes on.
 enum Target {
-    Reached(Expanded),
+    Reached(Box<Record>),
     Grow(Box<Record>),
+}
+
+/// The size of a volume of `kind` for a request of `capacity`.
+fn size_of(kind: VolumeKind, capacity: u64, block: u64, params: &Params) -> Option<Size> {
+    match kind {
+        VolumeKind::Filesystem => Size::of(capacity, block, params.inodes),
+        VolumeKind::Block => Size::of_image(capacity, params.block_size),
+    }
 }
 
 fn no_project(id: &VolumeId) -> Trouble {
@@ -190,8 +228,8 @@ fn difference(record: &Record, r: &CreateVolume) -> Option<String> {
     if record.kind != r.kind {
         return Some("it is of another kind".to_owned());
     }
-    if r.source.is_some() {
-        return Some("it has no content source".to_owned());
+    if record.source != r.source {
+        return Some("its content source is another".to_owned());
     }
     let has = record.size.capacity;
     let large = r.capacity.required.is_none_or(|b| b <= has);
@@ -199,9 +237,15 @@ fn difference(record: &Record, r: &CreateVolume) -> Option<String> {
     if !large || !small {
         return Some(format!("it has {has} bytes"));
     }
-    // Only what applies to directories; the rest is not in the copy of a record.
-    let of = |p: &Params| (p.inodes, p.mode, p.uid, p.gid, p.wipe);
-    (of(&record.params) != of(&r.params)).then(|| "its parameters are others".to_owned())
+    // Only what applies to the kind; the rest is not in the copy of a record.
+    let directory = |p: &Params| (p.inodes, p.mode, p.uid, p.gid, p.wipe);
+    let image = |p: &Params| (p.preallocate, p.block_size, p.wipe);
+    let (has, asked) = (&record.params, &r.params);
+    let same = match record.kind {
+        VolumeKind::Filesystem => directory(has) == directory(asked),
+        VolumeKind::Block => image(has) == image(asked),
+    };
+    (!same).then(|| "its parameters are others".to_owned())
 }
 
 /// The capacity to make, from a range.

@@ -14,6 +14,7 @@ mod commits;
 mod create;
 mod operation;
 mod reads;
+mod snapshots;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -31,17 +32,19 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::disk::Disk;
 use crate::engine::{EngineConfig, Shared, shown};
 use crate::error::{
-    CreateError, DeleteError, ExpandError, PublishError, StatsError, TagError, Trouble,
+    CreateError, DeleteError, ExpandError, PublishError, SnapshotError, StatsError, TagError,
+    Trouble,
 };
-use crate::id::VolumeId;
+use crate::id::{SnapshotId, VolumeId};
 use crate::ledger::{Ledger, Room};
 use crate::pool::{Job, JobFuture, Pool};
+use crate::record::Record;
 use crate::recover::{Conditions, Started};
 use crate::registry::Registry;
 use crate::types::{
-    CapacityRange, Condition, CreateVolume, EnginePhase, Expanded, KnownHandles, OrphanReport,
-    OwnerTag, Publish, Published, RecoveryReport, RunningOperation, Stats, Stored, Unpublish,
-    Volume, VolumeSummary,
+    CapacityRange, Condition, CreateSnapshot, CreateVolume, EnginePhase, Expanded, KnownHandles,
+    OrphanReport, OwnerTag, Publish, Published, RecoveryReport, RunningOperation, Snapshot, Stats,
+    Stored, Unpublish, Volume, VolumeSummary,
 };
 
 pub(crate) use commits::Committed;
@@ -60,6 +63,7 @@ pub(crate) enum Request {
     Create(Box<CreateVolume>),
     Delete,
     Expand(CapacityRange),
+    Snapshot(CreateSnapshot),
     Publish(Publish),
     Unpublish(Unpublish),
     Tag(OwnerTag),
@@ -71,6 +75,7 @@ impl Request {
             Request::Create(_) => "create",
             Request::Delete => "delete",
             Request::Expand(_) => "expand",
+            Request::Snapshot(_) => "snapshot",
             Request::Publish(_) => "publish",
             Request::Unpublish(_) => "unpublish",
             Request::Tag(_) => "tag",
@@ -83,6 +88,7 @@ pub(crate) enum Reply {
     Create(oneshot::Sender<Result<Volume, CreateError>>),
     Delete(oneshot::Sender<Result<(), DeleteError>>),
     Expand(oneshot::Sender<Result<Expanded, ExpandError>>),
+    Snapshot(oneshot::Sender<Result<Snapshot, SnapshotError>>),
     Publish(oneshot::Sender<Result<(), PublishError>>),
     Tag(oneshot::Sender<Result<(), TagError>>),
 }
@@ -94,6 +100,7 @@ impl Reply {
             Reply::Create(r) => drop(r.send(Err(CreateError::Trouble(t)))),
             Reply::Delete(r) => drop(r.send(Err(DeleteError::Trouble(t)))),
             Reply::Expand(r) => drop(r.send(Err(ExpandError::Trouble(t)))),
+            Reply::Snapshot(r) => drop(r.send(Err(SnapshotError::Trouble(t)))),
             Reply::Publish(r) => drop(r.send(Err(PublishError::Trouble(t)))),
             Reply::Tag(r) => drop(r.send(Err(TagError::Trouble(t)))),
         }
@@ -102,12 +109,45 @@ impl Reply {
 
 /// What comes through the queue.
 pub(crate) enum Command {
-    Mutate { id: VolumeId, request: Request, reply: Reply },
-    Stats { id: VolumeId, at: PathBuf, reply: oneshot::Sender<Result<Stats, StatsError>> },
-    Health { id: VolumeId, reply: oneshot::Sender<Result<Vec<Condition>, StatsError>> },
+    Mutate {
+        id: VolumeId,
+        request: Request,
+        reply: Reply,
+    },
+    Stats {
+        id: VolumeId,
+        at: PathBuf,
+        reply: oneshot::Sender<Result<Stats, StatsError>>,
+    },
+    Health {
+        id: VolumeId,
+        reply: oneshot::Sender<Result<Vec<Condition>, StatsError>>,
+    },
     Inventory(oneshot::Sender<Vec<Stored>>),
+    Find {
+        id: VolumeId,
+        reply: oneshot::Sender<Option<Stored>>,
+    },
+    Page {
+        after: Option<VolumeId>,
+        max: usize,
+        reply: oneshot::Sender<Vec<Stored>>,
+    },
+    FindSnapshot {
+        id: SnapshotId,
+        reply: oneshot::Sender<Option<Snapshot>>,
+    },
+    Snapshots {
+        after: Option<SnapshotId>,
+        source: Option<VolumeId>,
+        max: usize,
+        reply: oneshot::Sender<Vec<Snapshot>>,
+    },
     Summaries(oneshot::Sender<Vec<VolumeSummary>>),
-    Reconcile { known: KnownHandles, reply: oneshot::Sender<OrphanReport> },
+    Reconcile {
+        known: KnownHandles,
+        reply: oneshot::Sender<OrphanReport>,
+    },
 }
 
 /// What a blocking job answers.
@@ -115,7 +155,9 @@ pub(crate) enum Completion {
     /// What was seen before planning.
     Probed(VolumeId, Result<Probe, Failure>),
     /// The steps are done, or one failed.
-    Stepped(VolumeId, Result<(), Failure>),
+    Stepped(VolumeId, Result<Box<Record>, Failure>),
+    /// What a volume uses, before a snapshot of it is decided.
+    Charged(Box<snapshots::Charged>),
     /// Mounted or unmounted.
     Mounted(VolumeId, Result<(), PublishError>),
     /// A batch is durable, or not.
@@ -154,6 +196,8 @@ pub(crate) struct Owner {
     busy: usize,
     commits: commits::Queue,
     background: background::State,
+    /// Files can share extents on this disk.
+    can_clone: bool,
 }
 
 impl Owner {
@@ -184,7 +228,12 @@ impl Owner {
             busy: 0,
             commits: commits::Queue::default(),
             background: background::State::new(s.leftovers),
+            can_clone: s.can_clone,
         };
+        let can_clone = owner.can_clone;
+        owner.shared.status.send_modify(|st| st.snapshots = can_clone);
+        owner.shared.metrics.recovered(&owner.report);
+        owner.count_conditions();
         owner.shared.published.send_replace(s.published);
         owner.shared.status.send_modify(|st| st.phase = EnginePhase::Ready);
         owner.publish_views();
@@ -246,6 +295,12 @@ impl Owner {
             Command::Stats { id, at, reply } => self.stats(&id, at, reply),
             Command::Health { id, reply } => self.health(&id, reply),
             Command::Inventory(reply) => drop(reply.send(self.inventory())),
+            Command::Find { id, reply } => drop(reply.send(self.find(&id))),
+            Command::Page { after, max, reply } => drop(reply.send(self.page(after, max))),
+            Command::FindSnapshot { id, reply } => drop(reply.send(self.find_snapshot(&id))),
+            Command::Snapshots { after, source, max, reply } => {
+                drop(reply.send(self.snapshots(after, source.as_ref(), max)));
+            }
             Command::Summaries(reply) => self.summaries(reply),
             Command::Reconcile { known, reply } => drop(reply.send(self.reconcile(&known))),
         }
@@ -260,6 +315,10 @@ impl Owner {
             Completion::Stepped(id, result) => {
                 self.left_pool();
                 self.stepped(&id, result);
+            }
+            Completion::Charged(charged) => {
+                self.left_pool();
+                self.charged(*charged);
             }
             Completion::Mounted(id, result) => {
                 self.left_pool();
@@ -310,6 +369,7 @@ impl Owner {
             true
         });
         self.generation = view.generation;
+        self.shared.metrics.space(&self.ledger, &view);
         let operations: Vec<RunningOperation> = self
             .operations
             .iter()
@@ -323,12 +383,22 @@ impl Owner {
             let mut new = s.clone();
             new.operations = operations;
             new.recovery = self.report.clone();
-            new.volumes = self.ledger.volumes.len();
+            new.snapshot_count = self.ledger.snapshot_count();
+            new.volumes = self.ledger.volumes.len() - new.snapshot_count;
             new.trash = self.ledger.trash.len() + self.background.leftovers();
             let changed = *s != new;
             *s = new;
             changed
         });
+    }
+
+    /// Tells how many volumes have which condition.
+    fn count_conditions(&self) {
+        let mut counts = BTreeMap::new();
+        for kind in self.conditions.values().flat_map(BTreeMap::keys) {
+            *counts.entry(*kind).or_default() += 1;
+        }
+        self.shared.metrics.conditions(&counts);
     }
 
     fn now(&self) -> SystemTime {

@@ -10,12 +10,13 @@ use slog::{info, warn};
 use super::{Completion, OPERATIONS, Owner, Reply, Request, text};
 use crate::disk::StepError;
 use crate::error::{
-    CreateError, DeleteError, ExpandError, PublishError, StatsError, TagError, Trouble,
+    CreateError, DeleteError, ExpandError, PublishError, SnapshotError, StatsError, TagError,
+    Trouble,
 };
 use crate::id::VolumeId;
 use crate::plan::{self, Observed, Step, Want};
 use crate::record::{Phase, Record};
-use crate::types::{Bytes, Expanded};
+use crate::types::{Bytes, Expanded, VolumeKind};
 
 /// What was seen before planning.
 pub(crate) struct Probe {
@@ -75,6 +76,10 @@ impl Owner {
                 let to = *to;
                 self.accept_expand(&id, to, request, reply);
             }
+            (Request::Snapshot(r), Reply::Snapshot(reply)) => {
+                let r = r.clone();
+                self.accept_snapshot(id, r, None, reply);
+            }
             (Request::Publish(_) | Request::Unpublish(_), Reply::Publish(reply)) => {
                 self.accept_mount(&id, request, reply);
             }
@@ -93,8 +98,16 @@ impl Owner {
             drop(reply.send(Ok(())));
             return;
         };
+        if self.is_source(id) {
+            drop(reply.send(Err(DeleteError::Trouble(Trouble::Busy("copy")))));
+            return;
+        }
         // Rule 8.4: the audit line.
-        info!(self.log, "Deleting persistent volume {}", id; "project" => record.project);
+        match id.snapshot() {
+            None => info!(self.log, "Deleting persistent volume {}", id;
+                "project" => record.project),
+            Some(id) => info!(self.log, "Deleting snapshot {}", id; "project" => record.project),
+        }
         self.begin(request, Want::Delete, record, Reply::Delete(reply));
     }
 
@@ -195,7 +208,7 @@ impl Owner {
     pub(super) fn probe(&mut self, id: &VolumeId) {
         let Some(op) = self.operations.get(id) else { return };
         let Some(draft) = &op.draft else { return };
-        let (disk, id, project) = (self.disk.clone(), id.clone(), draft.project);
+        let (disk, id, draft) = (self.disk.clone(), id.clone(), draft.clone());
         let (is_new, deleting) = (op.is_new, op.want == Want::Delete);
         let job = move || {
             let look = || -> Result<Probe, StepError> {
@@ -205,8 +218,8 @@ impl Owner {
                 } else {
                     None
                 };
-                let project_is_free = !is_new || disk.project_is_free(project)?;
-                Ok(Probe { seen: disk.observe(&id, project)?, project_is_free, in_use })
+                let project_is_free = !is_new || disk.project_is_free(draft.project)?;
+                Ok(Probe { seen: disk.observe(&draft)?, project_is_free, in_use })
             };
             let result = look().map_err(|e| Failure::Step("look at the disk", Arc::new(e)));
             Completion::Probed(id, result)
@@ -236,29 +249,34 @@ impl Owner {
     pub(super) fn advance(&mut self, id: &VolumeId) {
         let Some(op) = self.operations.get_mut(id) else { return };
         let Some(first) = op.steps.front().copied() else { return self.finish(id) };
-        if first.is_commit() {
+        if let Step::Commit(commit) = first {
             op.steps.pop_front();
-            return self.commit_step(id, first);
+            return self.commit_step(id, commit);
         }
         let mut run = Vec::new();
-        while let Some(step) = op.steps.front().copied().filter(|s| !s.is_commit()) {
+        while let Some(Step::Act(act)) = op.steps.front().copied() {
             op.steps.pop_front();
-            run.push(step);
+            run.push(act);
         }
-        let Some(draft) = op.draft.clone() else { return };
+        let Some(mut draft) = op.draft.clone() else { return };
         let (disk, id) = (self.disk.clone(), id.clone());
         let job = move || {
-            let result = run.iter().try_for_each(|step| {
-                disk.step(*step, &draft).map_err(|e| Failure::Step(step.point(), Arc::new(e)))
+            let result = run.iter().try_for_each(|act| {
+                disk.step(*act, &mut draft).map_err(|e| Failure::Step(act.point(), Arc::new(e)))
             });
-            Completion::Stepped(id, result)
+            Completion::Stepped(id, result.map(|()| Box::new(draft)))
         };
         self.spawn("steps", Box::new(job));
     }
 
-    pub(super) fn stepped(&mut self, id: &VolumeId, result: Result<(), Failure>) {
+    pub(super) fn stepped(&mut self, id: &VolumeId, result: Result<Box<Record>, Failure>) {
         match result {
-            Ok(()) => self.advance(id),
+            Ok(draft) => {
+                if let Some(op) = self.operations.get_mut(id) {
+                    op.draft = Some(*draft);
+                }
+                self.advance(id);
+            }
             Err(f) => self.failed(id, f),
         }
     }
@@ -294,7 +312,9 @@ impl Owner {
                 }
                 self.probe(id);
             }
-            Want::RollBack | Want::Shrink | Want::Delete | Want::Recover => self.finish(id),
+            Want::RollBack | Want::Shrink | Want::Reassert | Want::Delete | Want::Recover => {
+                self.finish(id);
+            }
         }
     }
 
@@ -310,10 +330,11 @@ impl Owner {
     pub(super) fn finish(&mut self, id: &VolumeId) {
         let Some(op) = self.operations.remove(id) else { return };
         let took = op.since.elapsed().unwrap_or_default();
+        let ok = op.failure.is_none() && !matches!(op.mounted, Some(Err(_)));
+        self.shared.metrics.operation(op.request.name(), ok, took);
         info!(self.log, "volume operation";
             "volume" => id.as_str(), "operation" => op.request.name(),
-            "result" => if op.failure.is_some() || matches!(op.mounted, Some(Err(_))) { "failed" }
-                else { "ok" },
+            "result" => if ok { "ok" } else { "failed" },
             "ms" => u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
         for reply in op.replies {
             answer(reply, id, op.draft.as_ref(), op.failure.as_ref(), op.mounted.as_ref());
@@ -355,6 +376,11 @@ fn answer(
             (None, Some(d)) => Ok(expanded(d)),
             (None, None) => Err(ExpandError::Trouble(gone())),
         })),
+        Reply::Snapshot(r) => drop(r.send(match (failure, draft.and_then(Record::as_snapshot)) {
+            (Some(f), _) => Err(snapshot_error(id, f, draft)),
+            (None, Some(s)) => Ok(s),
+            (None, None) => Err(SnapshotError::Trouble(gone())),
+        })),
         Reply::Publish(r) => drop(r.send(match (mounted, failure) {
             (Some(result), _) => result.clone(),
             (None, Some(f)) => Err(PublishError::Trouble(trouble(id, f))),
@@ -368,7 +394,9 @@ fn answer(
 }
 
 pub(super) fn expanded(r: &Record) -> Expanded {
-    Expanded { capacity: r.size.capacity, node_expansion_required: false }
+    // A device has to be told on the node; limits of a directory are in force at once.
+    let node_expansion_required = r.kind == VolumeKind::Block;
+    Expanded { capacity: r.size.capacity, node_expansion_required }
 }
 
 fn create_error(id: &VolumeId, f: &Failure, draft: Option<&Record>) -> CreateError {
@@ -376,11 +404,35 @@ fn create_error(id: &VolumeId, f: &Failure, draft: Option<&Record>) -> CreateErr
         Failure::Step(_, e) if matches!(**e, StepError::HoldsData) => {
             CreateError::HoldsData(id.clone())
         }
+        Failure::Step(_, e) if matches!(**e, StepError::SourceGone) => {
+            let source = draft.and_then(Record::source_object);
+            CreateError::SourceNotFound(source.map_or_else(String::new, |s| s.entry().to_owned()))
+        }
+        Failure::Step(_, e) if matches!(**e, StepError::Inconsistent(_)) => {
+            CreateError::Trouble(Trouble::Busy("writers of the source"))
+        }
         Failure::Step(_, e) if e.is_no_space() => CreateError::NoSpace {
             wanted: draft.map_or(Bytes(0), |d| d.size.limit),
             available: Bytes(0),
         },
         Failure::Step(..) | Failure::Published(_) => CreateError::Trouble(trouble(id, f)),
+    }
+}
+
+fn snapshot_error(id: &VolumeId, f: &Failure, draft: Option<&Record>) -> SnapshotError {
+    let source = draft.and_then(Record::source_object);
+    match (f, source) {
+        (Failure::Step(_, e), Some(source)) if matches!(**e, StepError::SourceGone) => {
+            SnapshotError::SourceNotFound(source)
+        }
+        (Failure::Step(_, e), _) if matches!(**e, StepError::Inconsistent(_)) => {
+            SnapshotError::Inconsistent(e.to_string())
+        }
+        (Failure::Step(_, e), _) if e.is_no_space() => SnapshotError::NoSpace {
+            wanted: draft.map_or(Bytes(0), |d| d.size.limit),
+            available: Bytes(0),
+        },
+        (f, _) => SnapshotError::Trouble(trouble(id, f)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Answers that change nothing (but the time an orphan was first seen).
 
+use std::ops::Bound;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ impl Owner {
         let (disk, mut conditions) = (self.disk.clone(), self.conditions_of(id));
         let job = move || {
             use crate::plan::Entry;
-            let seen = disk.observe(&record.id, record.project);
+            let seen = disk.observe(&record);
             let answer = seen.map_err(|e| stats_error(&record.id, "health", e)).map(|seen| {
                 let known = conditions.iter().any(|c| c.kind == ConditionKind::DataMissing);
                 match seen.entry {
@@ -75,6 +76,7 @@ impl Owner {
                     }
                     Entry::Absent | Entry::Alien | Entry::Ours | Entry::Altered => {}
                 }
+                conditions.extend(disk.truncated(&record));
                 conditions
             });
             drop(reply.send(answer));
@@ -83,8 +85,8 @@ impl Owner {
         self.spawn("health", Box::new(job));
     }
 
-    pub(super) fn inventory(&self) -> Vec<Stored> {
-        let volumes = self.ledger.volumes.values().map(|r| Stored {
+    fn stored(&self, r: &Record) -> Stored {
+        Stored {
             id: Some(r.id.clone()),
             entry: r.id.to_string(),
             name: r.name.clone(),
@@ -93,8 +95,25 @@ impl Owner {
             capacity: r.size.capacity,
             project_id: r.project,
             owner: r.owner.clone(),
+            source: r.source.clone(),
             conditions: self.conditions_of(&r.id),
-        });
+        }
+    }
+
+    pub(super) fn find(&self, id: &VolumeId) -> Option<Stored> {
+        self.ledger.volumes.get(id).map(|r| self.stored(r))
+    }
+
+    pub(super) fn page(&self, after: Option<VolumeId>, max: usize) -> Vec<Stored> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rows = self.ledger.volumes.range((from, Bound::Unbounded)).map(|(_, r)| r);
+        let ready = rows.filter(|r| r.phase == Phase::Ready && !r.id.is_snapshot());
+        ready.take(max).map(|r| self.stored(r)).collect()
+    }
+
+    pub(super) fn inventory(&self) -> Vec<Stored> {
+        let volumes = self.ledger.volumes.values().filter(|r| !r.id.is_snapshot());
+        let volumes = volumes.map(|r| self.stored(r));
         let trash = self.ledger.trash.values().map(|t| Stored {
             id: Some(t.id.clone()),
             entry: t.key.clone(),
@@ -104,6 +123,7 @@ impl Owner {
             capacity: Bytes(0),
             project_id: t.project,
             owner: OwnerTag::none(),
+            source: None,
             conditions: self
                 .purge_failures()
                 .get(&t.key)
@@ -116,8 +136,9 @@ impl Owner {
 
     pub(super) fn summaries(&mut self, reply: oneshot::Sender<Vec<VolumeSummary>>) {
         let published = self.shared.published.borrow().clone();
+        let rows = self.ledger.volumes.values().filter(|r| !r.id.is_snapshot());
         let all: Vec<(Record, Vec<Condition>)> =
-            self.ledger.volumes.values().map(|r| (r.clone(), self.conditions_of(&r.id))).collect();
+            rows.map(|r| (r.clone(), self.conditions_of(&r.id))).collect();
         let disk = self.disk.clone();
         let job = move || {
             let summary = |(r, conditions): (Record, Vec<Condition>)| {
@@ -154,7 +175,8 @@ impl Owner {
         let now = unix_now();
         let mut report = OrphanReport::default();
         let mut changes = Vec::new();
-        for r in self.ledger.volumes.values().filter(|r| r.phase == Phase::Ready) {
+        let ready = |r: &&Record| r.phase == Phase::Ready && !r.id.is_snapshot();
+        for r in self.ledger.volumes.values().filter(ready) {
             if known.handles.contains(&r.id) {
                 if self.orphans.remove(&r.id).is_some() {
                     changes.push(Change::NoOrphan(r.id.clone()));
@@ -178,6 +200,7 @@ impl Owner {
                 report.missing.push(id.clone());
             }
         }
+        self.shared.metrics.orphans(report.unknown_entries.len(), report.missing.len());
         if !changes.is_empty() {
             self.commit(changes, After::Nothing);
         }
