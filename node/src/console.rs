@@ -67,6 +67,7 @@ impl Consoles {
         for name in names {
             let Ok(device) = open(&Path::new("/dev").join(name)) else { continue };
             let Ok(reader) = logs.read(everything()) else { continue };
+            let reader = reader.named("console");
             let (count, missed) = watch::channel(0);
             let writer =
                 Writer { device, reader, count, levels: Levels::default(), shared: shared.clone() };

@@ -173,6 +173,15 @@ impl BootLedger {
         (Some(ledger), warning.or(written.err().map(|e| e.to_string())))
     }
 
+    /// Notes why this boot is about to end, before anything else is tried.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn doom(&mut self, reason: &str, text: &str) -> Result<(), localstorage::WriteError> {
+        self.outcomes.doom(&self.boot_id, reason, text);
+        self.write()
+    }
+
     /// Completes this boot's record.
     ///
     /// # Errors

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 /// How many boots are remembered.
 pub const KEPT: usize = 16;
 
-/// Largest file that is read: 16 records of well under 1 KiB.
-pub const MAX_BYTES: usize = 64 << 10;
+/// Longest text of one record in bytes; the first lines of a failure say what it is.
+const MAX_TEXT_BYTES: usize = 2048;
+
+/// Largest file that is read: 16 records of at most [`MAX_TEXT_BYTES`], escaped, and a little more.
+pub const MAX_BYTES: usize = 256 << 10;
 
 /// One boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +28,18 @@ pub struct BootRecord {
     pub outcome: String,
     /// Why, as a word: `error` and `panic` for fatal ends, else who asked.
     pub reason: String,
+    /// The same in words, as the node said it when it went down; empty if it could not.
+    #[serde(default)]
+    pub text: String,
     /// Whether everything was stopped and all data unmounted.
     pub clean: bool,
+}
+
+impl BootRecord {
+    /// Whether this boot ended by a failure of its own.
+    pub fn failed(&self) -> bool {
+        matches!(self.reason.as_str(), "error" | "panic")
+    }
 }
 
 /// The file.
@@ -60,10 +73,22 @@ impl Outcomes {
             ended_ms: None,
             outcome: "unclean".to_owned(),
             reason: "unknown".to_owned(),
+            text: String::new(),
             clean: false,
         });
         let surplus = self.boots.len().saturating_sub(KEPT);
         self.boots.drain(..surplus);
+    }
+
+    /// Notes why this boot is about to end. Should the way down hang or the power go, the record still
+    /// reads `unclean`, but says why.
+    pub fn doom(&mut self, boot_id: &str, reason: &str, text: &str) {
+        if let Some(boot) = self.boots.iter_mut().rev().find(|b| b.boot_id == boot_id) {
+            boot.reason = reason.to_owned();
+            let cut =
+                (0..=MAX_TEXT_BYTES.min(text.len())).rev().find(|i| text.is_char_boundary(*i));
+            boot.text = text.get(..cut.unwrap_or(0)).unwrap_or_default().to_owned();
+        }
     }
 
     /// Completes this boot's record.
@@ -150,6 +175,29 @@ mod tests {
         assert_eq!((o.boots[1].outcome.as_str(), o.boots[1].clean), ("poweroff", true));
         assert_eq!(o.previous("b").unwrap().boot_id, "a");
         assert_eq!(o.previous("c").unwrap().boot_id, "b");
+    }
+
+    #[test]
+    fn b10_the_reason_is_kept_even_where_the_way_down_hangs() {
+        let mut o = Outcomes::default();
+        o.begin("a", 1);
+        o.doom("a", "error", "root.storage: the disk is gone");
+        let again = Outcomes::parse(&o.to_json()).unwrap();
+        let boot = again.previous("b").unwrap();
+        assert_eq!((boot.outcome.as_str(), boot.reason.as_str()), ("unclean", "error"));
+        assert_eq!((boot.text.as_str(), boot.failed()), ("root.storage: the disk is gone", true));
+        o.complete("a", &ending(), 3);
+        assert!(!o.boots[0].failed());
+        // A text that nobody bounded does not make the file too long to be read.
+        for n in 0..20 {
+            o.begin(&n.to_string(), n);
+            o.doom(&n.to_string(), "panic", &"\u{1}ü".repeat(10_000));
+        }
+        assert!(o.to_json().len() < MAX_BYTES);
+        // As it was written before there was a text.
+        let old = br#"{"version":1,"boots":[{"boot_id":"a","began_ms":1,"ended_ms":null,
+            "outcome":"unclean","reason":"unknown","clean":false}]}"#;
+        assert_eq!(Outcomes::parse(old).unwrap().boots[0].text, "");
     }
 
     #[test]

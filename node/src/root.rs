@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use dashboard::{NodeView, VolumesView};
 use localstorage::Data;
@@ -70,6 +71,8 @@ pub struct Shared {
     pub node_view: watch::Sender<Arc<NodeView>>,
     /// Secret of the dashboard.
     pub token: Arc<str>,
+    /// Kernel messages that were overwritten before they were read.
+    pub kmsg_lost: Arc<AtomicU64>,
     /// Set by the network service when the card has its address.
     pub network_up: watch::Sender<bool>,
     /// Raised to make the provisioner panic; test images only.
@@ -84,15 +87,20 @@ impl Shared {
         there.clone()
     }
 
-    /// Where a browser on the node's network finds the dashboard.
+    /// Where a browser on the node's network finds the dashboard, with the token that lets it in.
     pub fn dashboard_url(&self) -> String {
+        format!("{}?token={}", self.dashboard_address(), self.token)
+    }
+
+    /// The same without the token.
+    pub fn dashboard_address(&self) -> String {
         let listen = self.machine.parameters.dashboard_listen;
         let ip = if listen.ip().is_unspecified() {
             self.machine.parameters.network.address.into()
         } else {
             listen.ip()
         };
-        format!("http://{}/?token={}", SocketAddr::new(ip, listen.port()), self.token)
+        format!("http://{}/", SocketAddr::new(ip, listen.port()))
     }
 }
 
@@ -125,6 +133,7 @@ async fn run(ctx: Context, machine: Arc<Machine>) -> Outcome {
         cluster,
         volumes_view: watch::channel(Arc::default()).0,
         node_view: watch::channel(Arc::default()).0,
+        kmsg_lost: Arc::default(),
         network_up: watch::channel(false).0,
         provisioner_panic: watch::channel(0).0,
     };
@@ -139,6 +148,12 @@ async fn run(ctx: Context, machine: Arc<Machine>) -> Outcome {
     let (sources, access) = services::dashboard::parts(&shared, &supervisor, registry)?;
     let asked = dashboard::Local::new(sources.clone(), access.clone(), ctx.log().clone());
     add(&ctx, services::dashboard::service(&shared, sources, access), 8).await?;
+    let status = services::status::service(
+        status_facts(&shared),
+        machine.phases.clone(),
+        supervisor.view(),
+    );
+    add(&ctx, status, 8).await?;
     add(&ctx, services::view::service(shared.clone()), 8).await?;
     let node = host::Node { shared: shared.clone(), supervisor, dashboard: asked };
     add(&ctx, host::service(node), 8).await?;
@@ -150,13 +165,24 @@ async fn run(ctx: Context, machine: Arc<Machine>) -> Outcome {
     Ok(ctx.healthy().done())
 }
 
+fn status_facts(shared: &Shared) -> services::status::Facts {
+    let machine = &shared.machine;
+    let ledger = machine.ledger.as_ref().map(|l| l.lock());
+    let previous = ledger.as_ref().and_then(|l| l.previous());
+    services::status::Facts {
+        node_name: machine.parameters.node_name.clone(),
+        dashboard: shared.dashboard_address(),
+        last_failure: previous.filter(|p| p.failed()).map(|p| p.text.clone()),
+    }
+}
+
 async fn start_machine_services(
     ctx: &Context,
     shared: &Shared,
     engine: volumes::EngineRunnable,
 ) -> Result<(), Stop> {
     let machine = &shared.machine;
-    add(ctx, services::kernel::service(machine.logs.clone()), 9).await?;
+    add(ctx, services::kernel::service(machine.logs.clone(), shared.kmsg_lost.clone()), 9).await?;
     for console in machine.consoles.list() {
         add(ctx, services::console::service(console.clone()), 9).await?;
     }

@@ -46,5 +46,5 @@ pub use serve::{Listen, service};
 pub use sources::{Sources, TreeView};
 pub use views::{
     BootOutcome, Capacity, ChildExits, Disk, Memory, Mount, NodeCondition, NodeView, Phase,
-    Pressure, VolumeCondition, VolumeView, VolumesView,
+    Pressure, UsePoint, VolumeCondition, VolumeView, VolumesView,
 };

@@ -231,7 +231,7 @@ impl AtScrape {
             counted.events.iter().map(|(kind, n)| (vec![("kind", *kind)], *n)),
         )?;
         let steps = &counted.step_seconds;
-        let bounds = STEP_BUCKETS.into_iter().chain([f64::MAX]);
+        let bounds = STEP_BUCKETS.into_iter().chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> = bounds.zip(steps.buckets).collect();
         let about = ("supervisor_step_seconds", "Time that the tree took for a decision");
         let mut family = out.open(about, MetricType::Histogram)?;

@@ -43,15 +43,15 @@ pub(crate) fn open(
         kind: query.kind,
         contains: query.text.clone(),
     };
-    logs.read(query).map_err(|e| Problem::bad(e.to_string(), "Change the query."))
+    let kind = if follow { "stream" } else { "page" };
+    logs.read(query)
+        .map(|reader| reader.named(kind))
+        .map_err(|e| Problem::bad(e.to_string(), "Change the query."))
 }
 
 /// The entries that one page or JSON answer shows.
 pub(crate) fn read(logs: &LogTree, query: &LogQuery) -> Result<Slice, Problem> {
-    let from_start = match query.since.and_then(|t| i64::try_from(t.as_nanosecond()).ok()) {
-        Some(since) => Backlog::Since(since),
-        None => Backlog::All,
-    };
+    let from_start = from_start(query);
     match query.page {
         Page::Newest => {
             let timed = query.since.is_some() || query.until.is_some();
@@ -100,6 +100,35 @@ pub(crate) async fn wait_and_read(logs: &LogTree, query: &LogQuery) -> Result<Sl
         slice = read(logs, &query)?;
     }
     Ok(slice)
+}
+
+/// Everything kept that a query may match, for [`next_text`].
+pub(crate) fn all(logs: &LogTree, query: &LogQuery) -> Result<Reader, Problem> {
+    open(logs, query, from_start(query), false)
+}
+
+/// The next lines of a file; none at the end.
+pub(crate) fn next_text(reader: &mut Reader, query: &LogQuery) -> Option<String> {
+    let batch = reader.next(CHUNK);
+    if batch.entries.is_empty() && batch.missed == 0 {
+        return None;
+    }
+    let mut text = match batch.missed {
+        0 => String::new(),
+        missed => format!("-- {missed} entries missed --\n"),
+    };
+    for entry in batch.entries.iter().filter(|e| query.covers(e.wall_ns)) {
+        text.push_str(&logtree::to_text(entry));
+    }
+    Some(text)
+}
+
+/// The first entry that a query may want.
+fn from_start(query: &LogQuery) -> Backlog {
+    match query.since.and_then(|t| i64::try_from(t.as_nanosecond()).ok()) {
+        Some(since) => Backlog::Since(since),
+        None => Backlog::All,
+    }
 }
 
 /// Reads to the end and keeps the last `n` that are wanted.

@@ -45,6 +45,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/", get(pages::overview))
         .route("/dn/{dn}", get(pages::dn))
         .route("/logs", get(pages::logs))
+        .route("/logs.txt", get(pages::log_file))
         .route("/volumes", get(pages::volumes))
         .route("/volumes/{id}", get(pages::volume))
         .route("/node", get(pages::node))

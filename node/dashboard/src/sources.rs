@@ -19,6 +19,7 @@ use crate::access::Access;
 use crate::control::Controls;
 use crate::counters::Counters;
 use crate::page::Known;
+use crate::peer::Role;
 use crate::problem::Problem;
 use crate::views::{NodeView, VolumesView};
 
@@ -107,8 +108,8 @@ pub(crate) struct Moment {
 
 impl Moment {
     /// The same, as the pages want it.
-    pub(crate) fn known(&self) -> Known<'_> {
-        Known { tree: &self.tree, volumes: &self.volumes, node: &self.node, now: self.now }
+    pub(crate) fn known(&self, role: Role) -> Known<'_> {
+        Known { tree: &self.tree, volumes: &self.volumes, node: &self.node, now: self.now, role }
     }
 
     /// The node of the tree with this DN.

@@ -62,6 +62,18 @@ pub struct VolumeView {
     pub published: Vec<String>,
     /// When it was made.
     pub created: Option<Timestamp>,
+    /// How its use went, oldest first; for charts only.
+    #[serde(skip)]
+    pub history: Vec<UsePoint>,
+}
+
+/// How much was in use at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsePoint {
+    /// When.
+    pub at: Timestamp,
+    /// How much.
+    pub used_bytes: u64,
 }
 
 /// Something odd about a volume.
@@ -92,6 +104,9 @@ pub struct NodeView {
     pub mounts: Vec<Mount>,
     /// Memory of the machine and of PID 1.
     pub memory: Memory,
+    /// How the memory in use went, oldest first; for charts only.
+    #[serde(skip)]
+    pub memory_history: Vec<UsePoint>,
     /// Disks of the machine.
     pub disks: Vec<Disk>,
     /// Pressure stall figures.
@@ -119,7 +134,7 @@ pub struct NodeView {
 pub struct ChildExits {
     /// Whose.
     pub dn: String,
-    /// `exit-0`, `exit-1`, …, `signal-9`, ….
+    /// `exit-<code>`, `signal-<number>`; `killed` where its owner was aborted and took it along.
     pub how: String,
     /// How often.
     pub count: u64,
@@ -225,6 +240,8 @@ pub struct BootOutcome {
     pub outcome: String,
     /// Why.
     pub reason: String,
+    /// Why, in words; empty where nobody could say.
+    pub text: String,
     /// Whether the data was unmounted in order.
     pub clean: bool,
 }

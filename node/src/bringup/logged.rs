@@ -206,6 +206,9 @@ pub(super) fn mount_data(
             previous.reason,
             previous.clean
         );
+        if previous.failed() {
+            warn!(log, "the boot before failed: {}", previous.text);
+        }
     }
     match data::machine_id(&up.data) {
         Ok(id) => {

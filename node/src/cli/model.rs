@@ -259,6 +259,8 @@ pub struct Outcome {
     pub outcome: String,
     /// Why.
     pub reason: String,
+    /// Why, in words.
+    pub text: String,
     /// Whether in order.
     pub clean: bool,
 }

@@ -3,6 +3,7 @@
 //! Owner: the supervisor's child services. Invariants: the environment is what the spec says plus PATH;
 //! secrets lie only in `/run/hamlet/<dn>/` (0700, files 0600) and go when the child does; dropping a
 //! child kills its scope. Must not know: what is restarted when.
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -11,12 +12,14 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use logtree::Dn;
 use nodesys::reap::Exit;
 use nodesys::spawn::{ResourceLimit, SpawnSpec};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
 use supervisor::{Child, ChildSpec, ChildStats, KillScope, Spawner};
 use tokio::io::Interest;
@@ -48,17 +51,26 @@ pub struct SpawnLayout {
 pub struct ProcessSpawner {
     reaper: Reaper,
     layout: SpawnLayout,
+    exits: Exits,
 }
+
+/// Ends of children so far, by whose child it was and how it ended: `exit-<code>`, `signal-<number>`.
+type Exits = Arc<Mutex<BTreeMap<(Dn, String), u64>>>;
 
 impl ProcessSpawner {
     /// A spawner whose children `reaper` waits for.
     pub fn new(reaper: Reaper, layout: SpawnLayout) -> ProcessSpawner {
-        ProcessSpawner { reaper, layout }
+        ProcessSpawner { reaper, layout, exits: Exits::default() }
     }
 
     /// The reaper behind it.
     pub fn reaper(&self) -> &Reaper {
         &self.reaper
+    }
+
+    /// How children have ended so far. The number of DNs and codes bounds it.
+    pub fn exits(&self) -> BTreeMap<(Dn, String), u64> {
+        self.exits.lock().clone()
     }
 
     fn start(&self, dn: &Dn, spec: &ChildSpec) -> io::Result<Running> {
@@ -96,6 +108,7 @@ impl ProcessSpawner {
             exit,
             cgroup,
             scope: spec.kill_scope,
+            count: (dn.clone(), self.exits.clone()),
             _files: files,
         })
     }
@@ -198,6 +211,8 @@ struct Running {
     exit: ExitWatch,
     cgroup: Option<Cgroup>,
     scope: KillScope,
+    /// Where its end is counted.
+    count: (Dn, Exits),
     /// Kept for its drop.
     _files: Files,
 }
@@ -284,6 +299,14 @@ impl Drop for Running {
     fn drop(&mut self) {
         // Nothing more can be done about a failure here; leftovers are killed before the next start.
         let _ = self.kill_scope();
+        // Whoever drops a child that still runs kills it by that.
+        let how = match *self.exit.borrow() {
+            Some(Exit::Code(code)) => format!("exit-{code}"),
+            Some(Exit::Signal { signal, .. }) => format!("signal-{signal}"),
+            None => "killed".to_owned(),
+        };
+        let (dn, exits) = &self.count;
+        *exits.lock().entry((dn.clone(), how)).or_default() += 1;
     }
 }
 

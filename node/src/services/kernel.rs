@@ -22,19 +22,20 @@ use crate::readiness;
 /// Longest record of /dev/kmsg; a shorter buffer gives EINVAL.
 const RECORD_BYTES: usize = 8192;
 
-/// The service.
-pub fn service(logs: LogTree) -> Service {
+/// The service; `lost` counts messages that were overwritten before they were read.
+pub fn service(logs: LogTree, lost: Arc<AtomicU64>) -> Service {
     // Sequence number of the next record, kept over restarts of the Runnable.
     let next = Arc::new(AtomicU64::new(0));
-    let mut service =
-        Service::new(Name::from_static("kernel"), move |ctx| run(ctx, logs.clone(), next.clone()));
+    let mut service = Service::new(Name::from_static("kernel"), move |ctx| {
+        run(ctx, logs.clone(), next.clone(), lost.clone())
+    });
     service.policy.critical = false;
     // The log has all of it; people at the console want what is wrong.
     service.policy.console = supervisor::Level::Warning;
     service
 }
 
-async fn run(ctx: Context, logs: LogTree, next: Arc<AtomicU64>) -> Outcome {
+async fn run(ctx: Context, logs: LogTree, next: Arc<AtomicU64>, lost: Arc<AtomicU64>) -> Outcome {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg")?;
     let device = readiness::watch(file, Interest::READABLE)?;
@@ -54,6 +55,7 @@ async fn run(ctx: Context, logs: LogTree, next: Arc<AtomicU64>) -> Outcome {
         }
         if expected > 0 && kmsg.seq > expected {
             warn!(running.log(), "lost {} kernel messages", kmsg.seq - expected);
+            lost.fetch_add(kmsg.seq - expected, Ordering::Relaxed);
         }
         next.store(kmsg.seq + 1, Ordering::Relaxed);
         let wall_ns = Some(wall_ns(kmsg.usec, clock::uptime().as_micros(), clock::wall_ms()));

@@ -6,4 +6,5 @@ pub mod dashboard;
 pub mod kernel;
 pub mod network;
 pub mod power;
+pub mod status;
 pub mod view;

@@ -4,13 +4,16 @@
 //! learn stops it. Must not know: how anything is shown.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dashboard::{
-    BootOutcome, Capacity, NodeCondition, NodeView, Phase, VolumeCondition, VolumeView, VolumesView,
+    BootOutcome, Capacity, ChildExits, NodeCondition, NodeView, Phase, VolumeCondition, VolumeView,
+    VolumesView,
 };
 use futures::FutureExt;
 use jiff::Timestamp;
+use logtree::Dn;
 use supervisor::prelude::*;
 use tokio::sync::watch;
 use volumes::{CapacityView, EnginePhase, VolumeSummary};
@@ -20,6 +23,7 @@ use crate::outcome::{BootRecord, ready_marker};
 use crate::params::RunMode;
 use crate::root::Shared;
 
+mod history;
 mod machine;
 
 pub use machine::rss_self;
@@ -42,13 +46,16 @@ async fn run(ctx: Context, shared: Shared) -> Outcome {
     let booted = Timestamp::now().checked_sub(clock::uptime()).ok();
     let mut sources = Sources::of(&shared);
     let mut machine = machine::Machine::new(&shared.machine);
+    let mut history = history::History::default();
     let running = ctx.healthy();
     let stop = running.stop();
     loop {
         phases(&shared, &sources);
-        let volumes = volumes_view(&shared).await;
+        let mut volumes = volumes_view(&shared).await;
+        let mut node = node_view(&shared, &sources, &mut machine, booted);
+        history.note(clock::uptime(), Timestamp::now(), &mut node, &mut volumes);
         publish(&shared.volumes_view, volumes);
-        publish(&shared.node_view, node_view(&shared, &sources, &mut machine, booted));
+        publish(&shared.node_view, node);
         stop.race(sources.changed()).await?;
         stop.race(tokio::time::sleep(COALESCE)).await?;
     }
@@ -183,6 +190,7 @@ fn volume_view(v: VolumeSummary, bind: &Bind<'_>) -> VolumeView {
             .collect(),
         published: folded(&v.targets, bind),
         created: None,
+        history: Vec::new(),
     }
 }
 
@@ -211,6 +219,8 @@ fn node_view(
     view.addresses = vec![m.parameters.network.address.to_string()];
     view.shutdown = shutdown(shared);
     view.orphans_reaped = m.spawner.reaper().orphans();
+    view.kmsg_lost = shared.kmsg_lost.load(Ordering::Relaxed);
+    view.child_exits = m.spawner.exits().into_iter().map(child_exits).collect();
     view.phases = m
         .phases
         .list()
@@ -251,6 +261,10 @@ fn node_condition(c: kubernetes::NodeCondition) -> NodeCondition {
     }
 }
 
+fn child_exits(((dn, how), count): ((Dn, String), u64)) -> ChildExits {
+    ChildExits { dn: dn.as_str().to_owned(), how, count }
+}
+
 fn boot_outcome(boot: &BootRecord) -> BootOutcome {
     let at = |ms: i64| Timestamp::from_millisecond(ms).ok();
     BootOutcome {
@@ -259,6 +273,7 @@ fn boot_outcome(boot: &BootRecord) -> BootOutcome {
         ended: boot.ended_ms.and_then(at),
         outcome: boot.outcome.clone(),
         reason: boot.reason.clone(),
+        text: boot.text.clone(),
         clean: boot.clean,
     }
 }

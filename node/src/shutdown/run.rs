@@ -95,6 +95,7 @@ pub fn go_down(mut standing: Standing, request: &EndRequest, mut queue: Option<E
     let end = request.reason.end();
     start_watchdog(budget, end);
     announce(&standing, request);
+    doom(&standing, request);
     let mut down = Down { began, budget, clean: true };
     let orderly =
         if request.force { Vec::new() } else { plan(&request.reason, standing.progress()) };
@@ -130,6 +131,14 @@ fn announce(standing: &Standing, request: &EndRequest) {
         let text =
             format!("{}: the node goes down ({})", request.text, request.reason.end().as_str());
         standing.say(Verdict::Ok, &text);
+    }
+}
+
+/// Writes the reason down first: what follows may hang, or lose its power.
+fn doom(standing: &Standing, request: &EndRequest) {
+    let Some(ledger) = &standing.ledger else { return };
+    if let Err(e) = ledger.lock().doom(&request.reason.word(), &request.text) {
+        standing.say(Verdict::Degraded, &format!("cannot record why this boot ends: {e}"));
     }
 }
 

@@ -1,19 +1,26 @@
 //! Pages for people.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::Extension;
+use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::header;
 use logtree::Dn;
 use maud::Markup;
 use serde::Deserialize;
 
 use crate::page::{self, LogPage, LogTail};
+use crate::peer::Role;
 use crate::problem::Problem;
 use crate::query::{self, LogQuery, RawLogQuery};
 use crate::reading;
 use crate::sources::App;
+use crate::stream;
 
 /// Entries on the first page: enough to see what just happened, small enough to stay quick.
 const OVERVIEW_ENTRIES: usize = 30;
@@ -30,6 +37,7 @@ pub(crate) struct OverviewQuery {
 /// `GET /`
 pub(crate) async fn overview(
     State(app): State<Arc<App>>,
+    Extension(role): Extension<Role>,
     query: Result<Query<OverviewQuery>, QueryRejection>,
 ) -> Result<Markup, Problem> {
     let Query(asked) = query.map_err(bad_query)?;
@@ -38,12 +46,13 @@ pub(crate) async fn overview(
     let choices = app.sources.dns();
     let tail =
         LogTail { dn: &dn, choices: &choices, entries: &slice.entries, cursor: slice.cursor };
-    Ok(page::overview_page(&app.sources.moment().known(), &tail))
+    Ok(page::overview_page(&app.sources.moment().known(role), &tail))
 }
 
 /// `GET /dn/<dn>`
 pub(crate) async fn dn(
     State(app): State<Arc<App>>,
+    Extension(role): Extension<Role>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Markup, Problem> {
     let dn = path_dn(path)?;
@@ -55,14 +64,15 @@ pub(crate) async fn dn(
     let slice = tail(&app, &dn, DN_ENTRIES)?;
     let tail = LogTail { dn: &dn, choices: &[], entries: &slice.entries, cursor: slice.cursor };
     Ok(match node {
-        Some(node) => page::dn_page(&moment.known(), node, &tail),
-        None => page::vanished_page(&moment.known(), &tail),
+        Some(node) => page::dn_page(&moment.known(role), node, &tail),
+        None => page::vanished_page(&moment.known(role), &tail),
     })
 }
 
 /// `GET /logs`
 pub(crate) async fn logs(
     State(app): State<Arc<App>>,
+    Extension(role): Extension<Role>,
     query: Result<Query<RawLogQuery>, QueryRejection>,
 ) -> Result<Markup, Problem> {
     let query = LogQuery::parse(&query.map_err(bad_query)?.0)?;
@@ -75,17 +85,44 @@ pub(crate) async fn logs(
         missed: slice.missed,
         cursor: slice.cursor,
     };
-    Ok(page::log_page(&app.sources.moment().known(), &page))
+    Ok(page::log_page(&app.sources.moment().known(role), &page))
+}
+
+/// `GET /logs.txt`: all that matches, as a file, however much it is.
+pub(crate) async fn log_file(
+    State(app): State<Arc<App>>,
+    query: Result<Query<RawLogQuery>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let query = LogQuery::parse(&query.map_err(bad_query)?.0)?;
+    let place = stream::place(&app)?;
+    let reader = reading::all(&app.sources.logs, &query)?;
+    let parts =
+        futures::stream::unfold((reader, query, place), |(mut reader, query, place)| async {
+            let text = reading::next_text(&mut reader, &query)?;
+            Some((Ok::<_, Infallible>(Bytes::from(text)), (reader, query, place)))
+        });
+    let node = app.sources.moment().node;
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '_' };
+    let name: String = node.node_name.chars().map(safe).collect();
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}-log.txt\"")),
+    ];
+    Ok((headers, Body::from_stream(parts)).into_response())
 }
 
 /// `GET /volumes`
-pub(crate) async fn volumes(State(app): State<Arc<App>>) -> Markup {
-    page::volumes_page(&app.sources.moment().known())
+pub(crate) async fn volumes(
+    State(app): State<Arc<App>>,
+    Extension(role): Extension<Role>,
+) -> Markup {
+    page::volumes_page(&app.sources.moment().known(role))
 }
 
 /// `GET /volumes/<id>`
 pub(crate) async fn volume(
     State(app): State<Arc<App>>,
+    Extension(role): Extension<Role>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Markup, Problem> {
     let Path(id) = path.map_err(bad_path)?;
@@ -94,12 +131,12 @@ pub(crate) async fn volume(
         let shown = crate::text::clipped(&id, 128);
         Problem::not_found(format!("there is no volume {shown}"), "All volumes are at /volumes.")
     })?;
-    Ok(page::volume_page(&moment.known(), volume))
+    Ok(page::volume_page(&moment.known(role), volume))
 }
 
 /// `GET /node`
-pub(crate) async fn node(State(app): State<Arc<App>>) -> Markup {
-    page::node_page(&app.sources.moment().known())
+pub(crate) async fn node(State(app): State<Arc<App>>, Extension(role): Extension<Role>) -> Markup {
+    page::node_page(&app.sources.moment().known(role))
 }
 
 /// `GET /style.css`

@@ -9,7 +9,7 @@ use supervisor::{Death, NodeSnapshot, Phase};
 use super::log::{self, log_address};
 use super::overview::LogTail;
 use super::parts::{ago, at, badge, breakable, dn_link, fact, icon, state, until};
-use super::{Frame, Known, Tab};
+use super::{Frame, Known, Tab, chart, forms, loops};
 use crate::text::{bytes, clipped, span, time, visible};
 
 /// The page of a node of the tree.
@@ -33,6 +33,7 @@ pub(crate) fn dn_page(known: &Known<'_>, node: &NodeSnapshot, tail: &LogTail<'_>
                 div #hist.card.flush data-live { (history(known, node)) }
             }
         }
+        (forms::service(known, &node.dn))
         (log_section(tail))
     };
     frame(&node.dn, tail).page(known, &main)
@@ -136,7 +137,7 @@ fn facts(known: &Known<'_>, node: &NodeSnapshot) -> Markup {
             p.cond { b { (visible(&condition.kind)) } " (" (condition.severity.as_str()) ") "
                 (clipped(&condition.message, 1024)) }
         }
-        @if let Some(death) = &node.last_death { (last_death(known, death)) }
+        @if let Some(death) = &node.last_death { (last_death(known, node, death)) }
     }
 }
 
@@ -153,11 +154,11 @@ fn unit(known: &Known<'_>, node: &NodeSnapshot) -> Markup {
     }
 }
 
-fn last_death(known: &Known<'_>, death: &Death) -> Markup {
+fn last_death(known: &Known<'_>, node: &NodeSnapshot, death: &Death) -> Markup {
     html! {
         h3 { "Last death" }
         p { (death.class.as_str()) " " (ago(time(death.at), known.now)) " ago, at "
-            (at(time(death.at))) }
+            (at(time(death.at))) " · " a href=(loops::before(node, death.at)) { "what it had said" } }
         pre {
             @for line in death.text.lines() { (clipped(line, 4096)) "\n" }
         }
@@ -165,7 +166,12 @@ fn last_death(known: &Known<'_>, death: &Death) -> Markup {
 }
 
 fn history(known: &Known<'_>, node: &NodeSnapshot) -> Markup {
+    let deaths = loops::deaths(node);
     html! {
+        @if !deaths.is_empty() {
+            div.cap { small { "Deaths of the last hour" }
+                (chart::marks(&deaths, known.now, "death", "deaths")) }
+        }
         table.hist {
             caption.vh { "Last changes of state, newest first" }
             thead { tr {

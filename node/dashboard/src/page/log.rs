@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use logtree::{Dn, Entry, Kind, Level};
 use maud::{Markup, html};
 
@@ -93,6 +94,8 @@ fn form(page: &LogPage<'_>) -> Markup {
                 input #f-text name="text" type="search" maxlength=(MAX_TEXT_BYTES)
                     value=(query.text.as_deref().unwrap_or(""));
             }
+            (time_field("since", "From (UTC)", query.since))
+            (time_field("until", "To (UTC)", query.until))
             div.f {
                 label for="f-n" { "Entries" }
                 input #f-n name="n" type="number" min="1" max=(MAX_N) value=(query.n);
@@ -103,6 +106,17 @@ fn form(page: &LogPage<'_>) -> Markup {
             }
             div.f { button { "Show" } }
             (live_controls())
+        }
+    }
+}
+
+/// A time as browsers ask for it; without such a field in the browser it is a text in the same form.
+fn time_field(name: &str, word: &str, value: Option<Timestamp>) -> Markup {
+    let value = value.map(|t| t.strftime("%Y-%m-%dT%H:%M:%S").to_string());
+    html! {
+        div.f {
+            label for={ "f-" (name) } { (word) }
+            input id={ "f-" (name) } name=(name) type="datetime-local" step="1" value=[value];
         }
     }
 }
@@ -196,6 +210,7 @@ fn pager(page: &LogPage<'_>) -> Markup {
             }
             span { (count(page.entries.len(), "entry", "entries")) }
             a href={ "/api/v1/logs?" (filter) "&n=" (n) (json) } { "as JSON" }
+            a href={ "/logs.txt?" (filter) } download { "download all that match" }
         }
     }
 }

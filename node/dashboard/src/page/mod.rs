@@ -8,8 +8,11 @@
 //! depth is drawn with elements); regions that change carry `data-live` and an id; foreign text
 //! goes through [`crate::text::visible`] and maud's escaping.
 
+mod chart;
 mod dn;
+mod forms;
 mod log;
+mod loops;
 mod node;
 mod overview;
 mod parts;
@@ -28,6 +31,7 @@ use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use supervisor::{Snapshot, Verdict};
 
+use crate::peer::Role;
 use crate::text::{rfc3339, visible};
 use crate::views::{NodeView, VolumesView};
 
@@ -41,6 +45,8 @@ pub(crate) struct Known<'a> {
     pub(crate) node: &'a NodeView,
     /// The wall clock.
     pub(crate) now: Timestamp,
+    /// What the reader may do.
+    pub(crate) role: Role,
 }
 
 /// The entries of the navigation.
@@ -113,7 +119,11 @@ impl Frame<'_> {
                     (format!("{}", known.now.strftime("%Y-%m-%d %H:%M:%S UTC")))
                 }
                 " · Hamlet " (visible(&known.node.version))
-                " · read only · JSON under "
+                @match known.role {
+                    Role::Viewer => " · read only",
+                    Role::Admin => " · you may change things",
+                }
+                " · JSON under "
                 a href="/api/v1/tree" { "/api/v1" }
                 ", metrics under " a href="/metrics" { "/metrics" }
             }

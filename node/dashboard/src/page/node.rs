@@ -5,7 +5,7 @@
 use maud::{Markup, html};
 
 use super::parts::{ago, at, bar, fact, usage};
-use super::{Frame, Known, Tab, node_name};
+use super::{Frame, Known, Tab, chart, forms, node_name};
 use crate::text::{bytes, clipped, percent, seconds_between, span, visible};
 use crate::views::{BootOutcome, Mount, NodeCondition, NodeView};
 
@@ -47,6 +47,7 @@ pub(crate) fn node_page(known: &Known<'_>) -> Markup {
                 div #mem.card data-live { (memory(known.node)) }
             }
         }
+        (forms::power(known))
         section aria-labelledby="h-mounts" {
             h2 #h-mounts { "Mounts" }
             div #mounts.card.flush data-live { (mounts(known.node)) }
@@ -188,6 +189,9 @@ fn outcome_row(outcome: &BootOutcome) -> Markup {
                 @if !outcome.reason.is_empty() {
                     span.mu { (clipped(&outcome.reason, 240)) }
                 }
+                @if !outcome.text.is_empty() && outcome.text != outcome.reason {
+                    span { (clipped(&outcome.text, 400)) }
+                }
             }
             td role="cell" { @if outcome.clean { "clean" } @else { strong.w1 { "not clean" } } }
         }
@@ -197,11 +201,15 @@ fn outcome_row(outcome: &BootOutcome) -> Markup {
 fn memory(node: &NodeView) -> Markup {
     let m = node.memory;
     let used = m.total_bytes.saturating_sub(m.available_bytes);
+    let points: Vec<_> = node.memory_history.iter().map(|p| (p.at, p.used_bytes)).collect();
     html! {
         dl.facts {
             (fact("In use", &html! {
                 (bar(used, m.total_bytes)) span { (usage(used, Some(m.total_bytes))) }
             }))
+            @if node.memory_history.len() > 1 {
+                (fact("How it went", &chart::line(&points, m.total_bytes, "Memory in use")))
+            }
             (fact("Available", &html! { (bytes(m.available_bytes)) }))
             (fact("Hamlet itself", &html! { (bytes(m.rss_self_bytes)) }))
         }

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use logtree::{Dn, Entry};
 use maud::{Markup, html};
 use supervisor::{NodeSnapshot, State, Verdict};
 
 use super::parts::{ago, dn_link, fact, icon, until};
-use super::{Frame, Known, Tab, log, node, node_name, tree, volumes};
+use super::{Frame, Known, Tab, chart, log, loops, node, node_name, tree, volumes};
 use crate::text::{bytes, clipped, time, visible};
 
 /// Volumes shown on the first page; the rest is one link away.
@@ -40,6 +41,7 @@ pub(crate) fn overview_page(known: &Known<'_>, tail: &LogTail<'_>) -> Markup {
     };
     let main = html! {
         (verdict(known))
+        div #loops data-live { (loops::loops(known)) }
         (tiles(known))
         section aria-labelledby="h-tree" {
             h2 #h-tree { "Services" }
@@ -123,6 +125,7 @@ fn tiles(known: &Known<'_>) -> Markup {
             }))
             (fact("Deaths in 10 min", &html! {
                 b { (recent) } small { (deaths) " since boot" }
+                (chart::marks(&all_deaths(nodes), known.now, "death", "deaths"))
             }))
             (fact("Kubernetes node", &html! {
                 @match ready {
@@ -156,6 +159,11 @@ fn tiles(known: &Known<'_>) -> Markup {
             }))
         }
     }
+}
+
+/// Of all services, as far as their histories are kept.
+fn all_deaths(nodes: &[Arc<NodeSnapshot>]) -> Vec<Timestamp> {
+    nodes.iter().filter(|n| n.deaths > 0).flat_map(|n| loops::deaths(n)).collect()
 }
 
 fn log_section(tail: &LogTail<'_>) -> Markup {

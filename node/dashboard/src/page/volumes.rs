@@ -5,7 +5,7 @@
 use maud::{Markup, html};
 
 use super::parts::{ago, at, bar, fact, usage};
-use super::{Frame, Known, Tab};
+use super::{Frame, Known, Tab, chart};
 use crate::text::{bytes, clipped, count, percent, visible};
 use crate::views::{Capacity, VolumeView, VolumesView};
 
@@ -42,6 +42,7 @@ pub(crate) fn volume_page(known: &Known<'_>, volume: &VolumeView) -> Markup {
         div #vol.card data-live {
             dl.facts {
                 (fact("Space", &space(volume)))
+                @if volume.history.len() > 1 { (fact("How it went", &history(volume))) }
                 (fact("Files", &files(volume)))
                 (fact("State", &html! { (visible(&volume.state)) }))
                 (fact("Kind", &html! { (visible(&volume.kind)) }))
@@ -161,6 +162,11 @@ fn space(volume: &VolumeView) -> Markup {
         @if let Some(limit) = volume.limit_bytes { (bar(volume.used_bytes, limit)) }
         span { (usage(volume.used_bytes, volume.limit_bytes)) }
     }
+}
+
+fn history(volume: &VolumeView) -> Markup {
+    let points: Vec<_> = volume.history.iter().map(|p| (p.at, p.used_bytes)).collect();
+    chart::line(&points, volume.limit_bytes.unwrap_or(0), "Space in use")
 }
 
 fn files(volume: &VolumeView) -> Markup {

@@ -117,6 +117,38 @@ impl Browser {
         value.as_str().unwrap().to_owned()
     }
 
+    /// What has the focus after each of `n` presses of the tab key: an id as `#id`, else a text.
+    pub(crate) fn tab_stops(&mut self, n: usize) -> Vec<String> {
+        let focused = "(() => { const e = document.activeElement; \
+                       return e.id ? '#' + e.id : e.textContent.trim(); })()";
+        let mut stops = Vec::new();
+        for _ in 0..n {
+            self.key("Tab", None);
+            stops.push(self.eval(focused).as_str().unwrap().to_owned());
+        }
+        stops
+    }
+
+    /// Types a text, then presses a key.
+    pub(crate) fn press(&mut self, text: &str, key: Option<&str>) {
+        self.call("Input.insertText", json!({ "text": text }));
+        if let Some(key) = key {
+            self.key(key, Some("\r"));
+        }
+    }
+
+    fn key(&mut self, key: &str, text: Option<&str>) {
+        let code = if key == "Tab" { 9 } else { 13 };
+        for kind in ["keyDown", "keyUp"] {
+            let mut event =
+                json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
+            if let (Some(text), "keyDown") = (text, kind) {
+                event["text"] = text.into();
+            }
+            self.call("Input.dispatchKeyEvent", event);
+        }
+    }
+
     /// The whole page as a picture (PNG).
     pub(crate) fn picture(&mut self) -> Vec<u8> {
         let whole = json!({ "format": "png", "captureBeyondViewport": true });

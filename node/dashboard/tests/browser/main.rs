@@ -122,6 +122,97 @@ fn w4_every_page_meets_aa_contrast_and_fits_320_px_in_both_themes() {
 }
 
 #[test]
+fn w2_a_restart_loop_is_seen_at_a_glance_in_every_width_and_theme() {
+    let site = Site::start();
+    let looping = fixture::looping(Timestamp::now());
+    site.world.tree.send_replace(Arc::new(looping));
+    if let Some(mut browser) = browser(&site) {
+        for width in [1280, 320] {
+            for dark in [false, true] {
+                browser.show(View { width, dark, script: true });
+                for path in ["/", "/dn/root.kubernetes.worker.kube-proxy"] {
+                    browser.go(&site.url(path));
+                    keep_picture(&mut browser, &format!("loop{path}"), width, dark);
+                    assert_eq!(browser.eval(AUDIT), serde_json::json!([]), "{path} at {width} px");
+                    let marks =
+                        browser.eval("document.querySelectorAll('.cond .m, .cap .m').length");
+                    assert!(marks.as_u64() > Some(3), "{path}: {marks}");
+                }
+                browser.go(&site.url("/"));
+                // Above the fold, before the table of all services.
+                let top = browser
+                    .eval("document.querySelector('#loops .cond').getBoundingClientRect().top");
+                assert!(top.as_f64() < Some(700.0), "{top}");
+            }
+        }
+    }
+    site.stop();
+}
+
+#[test]
+fn w3_five_hundred_services_and_a_full_log_stay_usable() {
+    let site = Site::start();
+    let now = Timestamp::now();
+    let mut snapshot = fixture::well(now);
+    let many =
+        (0..500).map(|n| Arc::new(fixture::healthy(&format!("root.kubernetes.s{n}"), now, 60)));
+    snapshot.nodes.extend(many);
+    site.world.tree.send_replace(Arc::new(snapshot));
+    for n in 0..100_000 {
+        let dn = format!("root.kubernetes.s{}", n % 500);
+        slog::info!(site.world.logs.logger(&Dn::new(&dn).unwrap()), "line {}", n);
+    }
+    if let Some(mut browser) = browser(&site) {
+        for width in [1280, 320] {
+            browser.show(View { width, dark: false, script: true });
+            let began = std::time::Instant::now();
+            browser.go(&site.url("/"));
+            let first = browser.eval("performance.getEntriesByType('navigation')[0].responseStart");
+            println!(
+                "500 services at {width} px: first byte {first} ms, loaded {:?}",
+                began.elapsed()
+            );
+            assert!(first.as_f64() < Some(5000.0), "{first}");
+            assert_eq!(browser.eval("document.querySelectorAll('.tree tbody tr').length"), 525);
+            browser.wait("!document.querySelector('#live').hidden");
+            browser.go(&site.url("/logs?follow=on&n=2000"));
+            browser.wait("document.querySelectorAll('#log li').length === 2000");
+            browser.wait("!document.querySelector('#live').hidden");
+            let began = std::time::Instant::now();
+            site.say("the newest of all");
+            browser.wait("document.querySelector('#log li:last-child bdi').textContent.startsWith('the newest')");
+            println!("live update after {:?}", began.elapsed());
+            let wide = browser.eval("document.documentElement.scrollWidth - innerWidth");
+            assert!(wide.as_i64() <= Some(0), "{wide} px too wide");
+        }
+    }
+    site.stop();
+}
+
+#[test]
+fn w4_everything_can_be_done_with_the_keyboard_alone() {
+    let site = Site::start();
+    if let Some(mut browser) = browser(&site) {
+        browser.go(&site.url("/logs"));
+        // The first stop leads past the navigation; then every control is reached in its order.
+        let stops = browser.tab_stops(40);
+        assert_eq!(stops[0], "Skip to content", "{stops:?}");
+        for part in [
+            "Overview", "Logs", "Volumes", "Node", "#f-dn", "#f-level", "#f-text", "#f-since",
+            "#f-until", "#f-n",
+        ] {
+            assert!(stops.iter().any(|s| s == part), "{part} is not in {stops:?}");
+        }
+        assert!(browser.eval("getComputedStyle(document.activeElement).outlineStyle") != "none");
+        browser.eval("document.querySelector('#f-text').focus()");
+        browser.press("claim seen", Some("Enter"));
+        browser.wait("location.search.includes('text=claim+seen')");
+        browser.wait("document.querySelectorAll('#log li').length === 1");
+    }
+    site.stop();
+}
+
+#[test]
 fn w3_the_page_lives_changes_and_appends_without_being_loaded_again() {
     let site = Site::start();
     if let Some(mut browser) = browser(&site) {

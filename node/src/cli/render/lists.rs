@@ -106,7 +106,12 @@ pub fn node(style: &Style, node: &Node) -> String {
         let clean = if boot.clean { "clean" } else { "not clean" };
         let began =
             boot.began.map_or_else(String::new, |t| format!("{}: ", t.strftime("%F %T UTC")));
-        rows.push(line("boot", format!("{began}{} by {}, {clean}", boot.outcome, boot.reason)));
+        let why = boot.text.lines().next().unwrap_or_default();
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        rows.push(line(
+            "boot",
+            format!("{began}{} by {}, {clean}{why}", boot.outcome, boot.reason),
+        ));
     }
     table(style, &rows)
 }

@@ -1,3 +1,5 @@
+//! Golden texts of every command, and what they must never contain.
+
 use std::time::Duration;
 
 use jiff::Timestamp;

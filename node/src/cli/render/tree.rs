@@ -3,6 +3,9 @@ use super::Style;
 use super::table::{Cell, Colour, cell, cut, table};
 use crate::cli::model::{Service, Tree};
 
+/// Below this width there is no room for age and starts beside the reason.
+const NARROW: usize = 100;
+
 /// The verdict, then one line a service, those of `below` only if that is given.
 pub fn tree(style: &Style, tree: &Tree, below: Option<&str>) -> String {
     let services: Vec<&Service> = tree.nodes.iter().filter(|s| shown(&s.dn, below)).collect();
@@ -12,6 +15,12 @@ pub fn tree(style: &Style, tree: &Tree, below: Option<&str>) -> String {
     rows[0][4].right = true;
     for (drawn, service) in drawn(&services) {
         rows.push(row(style, &drawn, service));
+    }
+    if style.width.is_some_and(|w| w < NARROW) {
+        // What is wrong matters more than since when.
+        for row in &mut rows {
+            row.drain(3..5);
+        }
     }
     format!("{}\n{}", verdict(style, tree), table(style, &rows))
 }
