@@ -1,6 +1,6 @@
 //! From slog into the log: one drain per DN (rule L1).
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
@@ -8,6 +8,9 @@ use slog::{Drain, KV, Never, OwnedKVList};
 
 use crate::tree::passes;
 use crate::{Dn, Level, LogTree, Record};
+
+/// A colon and the digits of most line numbers.
+const LINE_DIGITS: usize = 5;
 
 /// A drain bound to its DN.
 #[derive(Debug)]
@@ -32,20 +35,23 @@ impl Drain for DnDrain {
         if !passes(level, &self.level) {
             return Ok(());
         }
-        // slog hands out the innermost and last pair first.
-        let mut own = Fields::default();
-        let mut inherited = Fields::default();
-        // A value whose formatting fails is left out; the record is not.
-        let _ = record.kv().serialize(record, &mut own);
-        let _ = values.serialize(record, &mut inherited);
-        let pairs = own.0.into_iter().rev().chain(inherited.0.into_iter().rev());
+        // slog hands out the innermost and last pair first. A value whose formatting fails is left
+        // out; the record is not.
+        let mut fields = Fields::default();
+        let _ = record.kv().serialize(record, &mut fields);
+        fields.0.reverse();
+        let own = fields.0.len();
+        let _ = values.serialize(record, &mut fields);
+        fields.0[own..].reverse();
         let file = record.file().rsplit('/').next().unwrap_or("");
+        let mut source = String::with_capacity(file.len() + LINE_DIGITS);
+        let _ = write!(source, "{file}:{}", record.line());
         let record = Record {
             level: Some(level),
             wall_ns: None,
-            source: Some(format!("{file}:{}", record.line())),
+            source: Some(source),
             message: record.msg().to_string(),
-            fields: pairs.collect(),
+            fields: fields.0,
         };
         self.tree.append(&self.dn, record);
         Ok(())

@@ -169,23 +169,7 @@ impl Record {
 
     /// Cuts it to the limits of an entry; true if anything was cut.
     pub(crate) fn into_entry(self, dn: Dn, now_ns: i64, original_len: usize) -> (Entry, bool) {
-        let mut cut = original_len > self.message.len();
-        let message = self.message.trim_matches(['\n', '\r']);
-        let kept = cut_at(message, MAX_MESSAGE_BYTES);
-        let mut lines: Vec<String> = Vec::new();
-        let mut shown = 0;
-        for line in kept.split('\n').take(MAX_LINES) {
-            shown += line.len() + 1;
-            lines.push(line.trim_end_matches('\r').to_owned());
-        }
-        let shown = shown.saturating_sub(1);
-        let whole = original_len.max(message.len());
-        if shown < message.len() || cut {
-            cut = true;
-            if let Some(last) = lines.last_mut() {
-                last.push_str(&format!("… (+{} bytes)", whole.saturating_sub(shown)));
-            }
-        }
+        let (lines, whole, mut cut) = lines_of(self.message, original_len);
         let mut fields = self.fields;
         if fields.len() > MAX_FIELDS {
             fields.truncate(MAX_FIELDS);
@@ -199,6 +183,8 @@ impl Record {
                 cut = true;
             }
         }
+        // An entry is kept for long.
+        fields.shrink_to_fit();
         let entry = Entry {
             seq: 0,
             dn_seq: 0,
@@ -215,17 +201,54 @@ impl Record {
     }
 }
 
+/// A message as lines, its length before it was cut, and whether it was.
+fn lines_of(message: String, original_len: usize) -> (Vec<String>, usize, bool) {
+    let mut cut = original_len > message.len();
+    let one_line = !message.bytes().any(|b| matches!(b, b'\n' | b'\r'));
+    if one_line && !cut && message.len() <= MAX_MESSAGE_BYTES {
+        let len = message.len();
+        return (vec![message], len, false);
+    }
+    let message = message.trim_matches(['\n', '\r']);
+    let kept = cut_at(message, MAX_MESSAGE_BYTES);
+    let mut lines: Vec<String> = Vec::new();
+    let mut shown = 0;
+    for line in kept.split('\n').take(MAX_LINES) {
+        shown += line.len() + 1;
+        lines.push(line.trim_end_matches('\r').to_owned());
+    }
+    let shown = shown.saturating_sub(1);
+    let whole = original_len.max(message.len());
+    if shown < message.len() || cut {
+        cut = true;
+        if let Some(last) = lines.last_mut() {
+            last.push_str(&format!("… (+{} bytes)", whole.saturating_sub(shown)));
+        }
+    }
+    lines.shrink_to_fit();
+    (lines, whole, cut)
+}
+
 fn cut_at(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
 
-/// Bytes an entry takes in memory, near enough for the limits.
+/// Bytes an entry takes in memory, near enough for the limits: what the allocator of glibc hands out,
+/// which is a multiple of 16, at least 32, 8 of them its own.
 pub(crate) fn size_of_entry(entry: &Entry) -> usize {
     const STRING: usize = size_of::<String>();
-    // The two counters of the Arc, and its place in the ring.
-    let fixed = size_of::<Entry>() + 3 * size_of::<usize>();
-    let lines: usize = entry.lines.iter().map(|l| l.capacity() + STRING).sum();
-    let fields = entry.fields.iter().map(|(k, v)| k.capacity() + v.capacity() + 2 * STRING);
-    let source = entry.source.as_ref().map_or(0, String::capacity);
-    fixed + lines + fields.sum::<usize>() + source
+    const PAIR: usize = 2 * STRING;
+    let allocated = |bytes: usize| match bytes {
+        0 => 0,
+        bytes => (bytes + 8).next_multiple_of(16).max(32),
+    };
+    // With the two counters of the Arc, and its place in the ring.
+    let own = allocated(size_of::<Entry>() + 2 * size_of::<usize>()) + size_of::<usize>();
+    let lines: usize = entry.lines.iter().map(|l| allocated(l.capacity())).sum();
+    let fields =
+        entry.fields.iter().map(|(k, v)| allocated(k.capacity()) + allocated(v.capacity()));
+    let lists =
+        allocated(entry.lines.capacity() * STRING) + allocated(entry.fields.capacity() * PAIR);
+    let source = entry.source.as_ref().map_or(0, |s| allocated(s.capacity()));
+    own + lines + fields.sum::<usize>() + lists + source
 }

@@ -85,6 +85,24 @@ pub struct DnStats {
     pub unparsed_by_format: Vec<(&'static str, u64)>,
 }
 
+/// Entries taken out of the rings: freed by whoever gets this, after it has let go of the lock.
+#[derive(Debug, Default)]
+#[must_use = "drop it when the lock is free"]
+pub(crate) struct Dropped {
+    /// As an append usually takes out one, this costs no allocation.
+    one: Option<Arc<Entry>>,
+    more: Vec<Arc<Entry>>,
+}
+
+impl Dropped {
+    fn push(&mut self, entry: Arc<Entry>) {
+        match self.one {
+            None => self.one = Some(entry),
+            Some(_) => self.more.push(entry),
+        }
+    }
+}
+
 /// What is counted beside an entry.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flags {
@@ -169,12 +187,13 @@ impl Ring {
         (self.entries.len() - self.entries.partition_point(|e| e.seq <= seq)) as u64
     }
 
-    fn evict(&mut self) -> usize {
+    fn evict(&mut self, dropped: &mut Dropped) -> usize {
         let Some(entry) = self.entries.pop_front() else { return 0 };
         let size = size_of_entry(&entry);
         self.bytes -= size;
         self.evicted += 1;
         self.gone.push(entry.seq);
+        dropped.push(entry);
         size
     }
 
@@ -250,6 +269,8 @@ pub(crate) struct Store {
     next_expiry: Option<Instant>,
     quotas: HashMap<Dn, Quota>,
     next_tenant: u64,
+    /// No DN has vanished before.
+    first_vanished: Option<Instant>,
     /// Entries that readers missed, by kind of reader.
     pub(crate) missed: BTreeMap<&'static str, u64>,
 }
@@ -271,6 +292,7 @@ impl Store {
             next_expiry: None,
             quotas: HashMap::new(),
             next_tenant: 1,
+            first_vanished: None,
             missed: BTreeMap::new(),
         }
     }
@@ -323,6 +345,11 @@ impl Store {
 
     /// Of the rings whose DN has been gone for long, the one that has for longest.
     fn oldest_past(&self, now: Instant, also: impl Fn(&Ring) -> bool) -> Option<usize> {
+        // Nearly always: nobody has gone for so long, and all rings need not be looked at.
+        if !self.first_vanished.is_some_and(|at| now.saturating_duration_since(at) >= VANISHED_FOR)
+        {
+            return None;
+        }
         let past = self.rings.iter().enumerate().filter(|(_, r)| r.is_past(now) && also(r));
         past.min_by_key(|(_, r)| r.vanished).map(|(index, _)| index)
     }
@@ -342,6 +369,8 @@ impl Store {
     pub(crate) fn vanished(&mut self, dn: &Dn, now: Instant) {
         if let Some(index) = self.by_dn.get(dn) {
             self.rings[*index].vanished = Some(now);
+            let others = self.first_vanished.filter(|first| *first < now);
+            self.first_vanished = others.or(Some(now));
         }
     }
 
@@ -360,13 +389,20 @@ impl Store {
     }
 
     /// Adds an entry made for `entry.dn`; sequence numbers and monotonic time are set here.
-    pub(crate) fn append(&mut self, entry: Entry, flags: Flags) {
-        self.append_at(Instant::now(), entry, flags);
+    pub(crate) fn append(&mut self, entry: Arc<Entry>, flags: Flags) -> Dropped {
+        self.append_at(Instant::now(), entry, flags)
     }
 
     /// As `append`, at this moment.
-    pub(crate) fn append_at(&mut self, now: Instant, mut entry: Entry, flags: Flags) {
+    pub(crate) fn append_at(
+        &mut self,
+        now: Instant,
+        mut shared: Arc<Entry>,
+        flags: Flags,
+    ) -> Dropped {
         self.expire_levels_at(now);
+        // Made by the caller, so that nothing is allocated here; nobody else has it yet.
+        let entry = Arc::make_mut(&mut shared);
         let index = self.ring(&entry.dn, now);
         if self.rings[index].dn != entry.dn {
             let dn = entry.dn.to_string();
@@ -377,7 +413,7 @@ impl Store {
         self.next_seq += 1;
         let elapsed = now.saturating_duration_since(self.start);
         entry.mono_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-        let size = size_of_entry(&entry);
+        let size = size_of_entry(entry);
         let ring = &mut self.rings[index];
         entry.dn_seq = ring.next_dn_seq;
         ring.next_dn_seq += 1;
@@ -391,16 +427,17 @@ impl Store {
         }
         // Last words of one who is gone: the hour begins anew.
         ring.vanished = ring.vanished.map(|_| now);
-        ring.entries.push_back(Arc::new(entry));
+        ring.entries.push_back(shared);
         ring.bytes += size;
         self.total += size;
+        let mut dropped = Dropped::default();
         while ring.entries.len() > ring.quota.entries
             || (ring.bytes > ring.quota.bytes && ring.entries.len() > 1)
         {
-            self.total -= ring.evict();
+            self.total -= ring.evict(&mut dropped);
         }
         if self.total > self.limits.total_bytes {
-            self.shrink(now);
+            self.shrink(now, &mut dropped);
         }
         let dn = &self.rings[index].dn;
         for waiter in &self.waiters {
@@ -408,16 +445,17 @@ impl Store {
                 waiter.tell();
             }
         }
+        dropped
     }
 
     /// Empties the DNs that have been gone for long, then takes the oldest entries of the largest
     /// DNs, until the whole fits again.
-    fn shrink(&mut self, now: Instant) {
+    fn shrink(&mut self, now: Instant, dropped: &mut Dropped) {
         let target = self.limits.total_bytes.saturating_sub(SLACK_BYTES);
         while self.total > target {
             let Some(index) = self.oldest_past(now, |r| !r.entries.is_empty()) else { break };
             while self.total > target && !self.rings[index].entries.is_empty() {
-                self.total -= self.rings[index].evict();
+                self.total -= self.rings[index].evict(dropped);
             }
         }
         while self.total > target {
@@ -425,24 +463,26 @@ impl Store {
             let Some(ring) = largest else { return };
             let mut freed = 0;
             while freed < SLACK_BYTES && self.total - freed > target && ring.above_floor() {
-                freed += ring.evict();
+                freed += ring.evict(dropped);
             }
             self.total -= freed;
         }
     }
 
-    pub(crate) fn set_quota(&mut self, dn: &Dn, quota: Quota) {
+    pub(crate) fn set_quota(&mut self, dn: &Dn, quota: Quota) -> Dropped {
+        let mut dropped = Dropped::default();
         let quota = Quota { bytes: quota.bytes.min(MAX_QUOTA_BYTES), ..quota };
         if let Some(index) = self.by_dn.get(dn) {
             let ring = &mut self.rings[*index];
             ring.quota = quota;
             while ring.entries.len() > quota.entries || ring.bytes > quota.bytes {
-                self.total -= ring.evict();
+                self.total -= ring.evict(&mut dropped);
             }
         }
         if self.quotas.len() < self.limits.dns {
             self.quotas.insert(dn.clone(), quota);
         }
+        dropped
     }
 
     pub(crate) fn set_level(&mut self, subtree: &Dn, level: Level, ttl: Option<Duration>) {

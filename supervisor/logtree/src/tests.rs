@@ -1,5 +1,6 @@
 //! The rules L3 to L9 of the log as a whole.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -240,27 +241,28 @@ fn l5_a_dn_that_vanished_an_hour_ago_is_emptied_first_and_stays_readable_until_t
     let mut store = crate::store::Store::new(limits);
     let begin = std::time::Instant::now();
     let hour = Duration::from_secs(3600);
-    let entry =
-        |of: &'static str| Record::new(Level::Info, "x".repeat(1000)).into_entry(dn(of), 0, 1000).0;
+    let entry = |of: &'static str| {
+        Arc::new(Record::new(Level::Info, "x".repeat(1000)).into_entry(dn(of), 0, 1000).0)
+    };
     let flags = crate::store::Flags::default;
     let kept = |store: &crate::store::Store, of: &'static str| {
         let stats = store.stats();
         stats.iter().find(|s| s.dn == dn(of)).map(|s| s.retained_entries)
     };
     for _ in 0..30 {
-        store.append_at(begin, entry("gone"), flags());
-        store.append_at(begin, entry("here"), flags());
+        drop(store.append_at(begin, entry("gone"), flags()));
+        drop(store.append_at(begin, entry("here"), flags()));
     }
     store.vanished(&dn("gone"), begin);
     assert_eq!(kept(&store, "gone"), Some(30), "readable");
     let mut late = begin + hour - Duration::from_secs(1);
     for _ in 0..200 {
-        store.append_at(late, entry("chatty"), flags());
+        drop(store.append_at(late, entry("chatty"), flags()));
     }
     assert_eq!((kept(&store, "gone"), kept(&store, "here")), (Some(30), Some(30)), "not yet");
     late = begin + hour;
     for _ in 0..60 {
-        store.append_at(late, entry("chatty"), flags());
+        drop(store.append_at(late, entry("chatty"), flags()));
     }
     assert_eq!((kept(&store, "gone"), kept(&store, "here")), (None, Some(30)));
 }
@@ -269,21 +271,22 @@ fn l5_a_dn_that_vanished_an_hour_ago_is_emptied_first_and_stays_readable_until_t
 fn l5_the_place_of_a_vanished_dn_is_given_away_and_its_readers_are_told_what_they_missed() {
     let mut store = crate::store::Store::new(Limits { dns: 2, ..Limits::default() });
     let begin = std::time::Instant::now();
-    let entry = |of: &'static str| Record::new(Level::Info, of).into_entry(dn(of), 0, 1).0;
+    let entry =
+        |of: &'static str| Arc::new(Record::new(Level::Info, of).into_entry(dn(of), 0, 1).0);
     let flags = crate::store::Flags::default;
-    store.append_at(begin, entry("a.gone"), flags());
-    store.append_at(begin, entry("b"), flags());
+    drop(store.append_at(begin, entry("a.gone"), flags()));
+    drop(store.append_at(begin, entry("b"), flags()));
     let store = std::sync::Arc::new(parking_lot::Mutex::new(store));
     let open = |of: Dn| Reader::open(store.clone(), follow(of, Backlog::All)).unwrap();
     let (mut of_a, mut of_all) = (open(dn("a")), open(Dn::ALL));
     assert_eq!(of_a.next(10).entries.len(), 1);
     for _ in 0..5 {
-        store.lock().append_at(begin, entry("a.gone"), flags());
+        drop(store.lock().append_at(begin, entry("a.gone"), flags()));
     }
     store.lock().vanished(&dn("a.gone"), begin);
     let late = begin + Duration::from_secs(3600);
     for _ in 0..3 {
-        store.lock().append_at(late, entry("a.new"), flags());
+        drop(store.lock().append_at(late, entry("a.new"), flags()));
     }
     let batch = of_a.next(10);
     let seen: Vec<_> = batch.entries.iter().map(|e| (e.dn.clone(), e.dn_seq)).collect();

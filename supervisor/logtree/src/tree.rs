@@ -86,20 +86,21 @@ impl LogTree {
         unparsed: Option<Format>,
     ) {
         let (entry, truncated) = record.into_entry(dn.clone(), time::now_ns(), original_len);
-        self.store.lock().append(entry, Flags { truncated, unparsed });
+        let entry = Arc::new(entry);
+        let dropped = self.store.lock().append(entry, Flags { truncated, unparsed });
+        drop(dropped);
     }
 
     /// As `append`, for the panic hook: gives up if the log is busy; false if it did.
     pub fn append_or_give_up(&self, dn: &Dn, record: Record) -> bool {
         let len = record.message.len();
         let (entry, truncated) = record.into_entry(dn.clone(), time::now_ns(), len);
-        match self.store.try_lock_for(PANIC_WAIT) {
-            Some(mut store) => {
-                store.append(entry, Flags { truncated, unparsed: None });
-                true
-            }
-            None => false,
-        }
+        let entry = Arc::new(entry);
+        let appended = self
+            .store
+            .try_lock_for(PANIC_WAIT)
+            .map(|mut store| store.append(entry, Flags { truncated, unparsed: None }));
+        appended.is_some()
     }
 
     /// Keeps the log busy.
@@ -134,7 +135,8 @@ impl LogTree {
 
     /// Sets how much of a DN is kept.
     pub fn set_quota(&self, dn: &Dn, quota: Quota) {
-        self.store.lock().set_quota(dn, quota);
+        let dropped = self.store.lock().set_quota(dn, quota);
+        drop(dropped);
     }
 
     /// Says that nobody has this DN any more. Its entries stay readable; from an hour later on they

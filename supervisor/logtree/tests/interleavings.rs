@@ -75,8 +75,8 @@ const ORDERS: usize = 3_000;
 /// Entries per writer.
 const EACH: u64 = 4;
 
-fn entry(dn: &Dn) -> Entry {
-    Entry {
+fn entry(dn: &Dn) -> Arc<Entry> {
+    Arc::new(Entry {
         seq: 0,
         dn_seq: 0,
         dn: dn.clone(),
@@ -87,7 +87,7 @@ fn entry(dn: &Dn) -> Entry {
         lines: vec!["x".to_owned()],
         fields: Vec::new(),
         original_len: 1,
-    }
+    })
 }
 
 /// Two writers of two DNs of which the newest 2 entries are kept each.
@@ -98,7 +98,7 @@ fn race(read: impl FnOnce(Arc<Mutex<Store>>)) {
         let store = store.clone();
         shuttle::thread::spawn(move || {
             let dn = Dn::from_static(dn);
-            (0..EACH).for_each(|_| store.lock().append(entry(&dn), Flags::default()));
+            (0..EACH).for_each(|_| drop(store.lock().append(entry(&dn), Flags::default())));
         })
     });
     read(store);
