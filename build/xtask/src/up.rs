@@ -5,6 +5,7 @@
 //!                                              └── Ctrl-C, --once ──▶ orderly shutdown
 //! ```
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -180,11 +181,18 @@ fn report(
         "kubeconfig": kubectl.kubeconfig(), "kubectl": program,
         "uptime_s": vm.uptime().as_secs_f64(),
     });
-    ui.result(&words(outcome, &url, kubectl, &program.display().to_string()), event);
+    let channel = vm.run_dir().join("host.sock");
+    ui.result(&words(outcome, &url, kubectl, &image.folder().display(), &channel.display()), event);
     Ok(())
 }
 
-fn words(outcome: &Outcome, url: &str, kubectl: &Kubectl, program: &str) -> String {
+fn words(
+    outcome: &Outcome,
+    url: &str,
+    kubectl: &Kubectl,
+    folder: &impl Display,
+    channel: &impl Display,
+) -> String {
     let [size, used, free] = outcome.df_kib;
     let kubeconfig = kubectl.kubeconfig().display();
     format!(
@@ -198,8 +206,8 @@ fn words(outcome: &Outcome, url: &str, kubectl: &Kubectl, program: &str) -> Stri
   kubeconfig   {kubeconfig}
 
 Try next:
-  export KUBECONFIG={kubeconfig} PATH={folder}:$PATH
-  kubectl get pvc,pv,pods -A
+  export KUBECONFIG={kubeconfig} PATH={folder}:$PATH HAMLET_ENDPOINT=host:{channel}
+  hamlet tree                                        # what runs, what died, and why
   kubectl exec demo -- sh -c 'rm /data/fill; df -h /data'
   kubectl delete -f build/demo/pod.yaml -f build/demo/claim.yaml   # the space comes back
 ",
@@ -209,7 +217,6 @@ Try next:
         error = outcome.error,
         counted = outcome.used_bytes,
         limit = outcome.limit_bytes,
-        folder = program.trim_end_matches("/kubectl"),
     )
 }
 
