@@ -3,6 +3,8 @@
 //! A failing step does not hide the ones after it, except where these need its
 //! result.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,13 +16,16 @@ use serde_json::json;
 use crate::compile::Flavour;
 use crate::host::{self, For};
 use crate::ui::Ui;
-use crate::{node_image, paths, tidy};
+use crate::{node_image, paths, tidy, upstream};
 
 /// The test runner, installed into the cache where it is not there already.
 const NEXTEST_VERSION: &str = "0.9.151";
 
 /// Tests that boot a VM: the integration tests of crate e2e.
 const VM_TESTS: &str = "package(e2e) & kind(test)";
+
+/// Tests that run the real control plane, without a VM.
+const NATIVE_TESTS: &str = "package(controlplane) & binary(native)";
 
 /// What to run.
 #[derive(Debug, clap::Args)]
@@ -75,10 +80,13 @@ pub(crate) fn run(ui: &Ui, arguments: &Arguments) -> Result<()> {
         step("clippy, test image", &|| cargo(CLIPPY_FAULTS));
         step("tidy", &|| tidy::run(ui).map(|()| Outcome { passed: 1, ..Outcome::default() }));
         step("unit tests", &|| {
-            let filter = format!("not ({VM_TESTS})");
-            run_nextest(&nextest, &["--workspace", "-E", &filter], None)
+            let filter = format!("not ({VM_TESTS}) & not ({NATIVE_TESTS})");
+            run_nextest(&nextest, &["--workspace", "-E", &filter], &[])
         });
         step("doc tests", &|| cargo(&["test", "--workspace", "--doc", "--locked", "--quiet"]));
+    }
+    if !arguments.fast && arguments.vm.is_none() {
+        step("control plane", &|| native_tests(ui, &nextest));
     }
     if !arguments.fast {
         step("VM tests", &|| vm_tests(ui, &nextest, arguments.vm.as_deref()));
@@ -102,6 +110,17 @@ const CLIPPY_FAULTS: &[&str] = &[
     "warnings",
 ];
 
+/// Variable with the folders of the programs built from source, separated as in PATH.
+const UPSTREAM_VARIABLE: &str = "HAMLET_UPSTREAM_BIN";
+
+fn native_tests(ui: &Ui, nextest: &PathBuf) -> Result<Outcome> {
+    let programs = upstream::programs(ui)?;
+    let folders = programs.values().filter_map(|program| program.parent());
+    let folders = std::env::join_paths(folders.collect::<BTreeSet<_>>())?;
+    let arguments = ["--workspace", "-E", NATIVE_TESTS];
+    run_nextest(nextest, &arguments, &[(UPSTREAM_VARIABLE, folders.as_os_str())])
+}
+
 fn vm_tests(ui: &Ui, nextest: &PathBuf, only: Option<&str>) -> Result<Outcome> {
     let flavour = Flavour { faults: true, release: false };
     let image = node_image::build(ui, flavour)?;
@@ -110,7 +129,8 @@ fn vm_tests(ui: &Ui, nextest: &PathBuf, only: Option<&str>) -> Result<Outcome> {
         Some(text) => (&["--package", "e2e"], format!("{VM_TESTS} & test({text})")),
         None => (&["--workspace"], VM_TESTS.to_owned()),
     };
-    run_nextest(nextest, &[scope, &["-E", &filter]].concat(), Some(&image.folder))
+    let image = (e2e::IMAGE_VARIABLE, image.folder.as_os_str());
+    run_nextest(nextest, &[scope, &["-E", &filter]].concat(), &[image])
 }
 
 fn cargo_command() -> Command {
@@ -127,7 +147,11 @@ fn cargo(arguments: &[&str]) -> Result<Outcome> {
     Ok(Outcome { passed: 1, ..Outcome::default() })
 }
 
-fn run_nextest(nextest: &PathBuf, arguments: &[&str], image: Option<&PathBuf>) -> Result<Outcome> {
+fn run_nextest(
+    nextest: &PathBuf,
+    arguments: &[&str],
+    variables: &[(&str, &OsStr)],
+) -> Result<Outcome> {
     let mut command = Command::new(nextest);
     command.current_dir(paths::repository()).args(["nextest", "run", "--locked"]).args(arguments);
     command.args(["--no-tests", "warn"]);
@@ -135,9 +159,7 @@ fn run_nextest(nextest: &PathBuf, arguments: &[&str], image: Option<&PathBuf>) -
         // The dashboard's browser tests may not pass by finding none.
         command.env("HAMLET_BROWSER", "required");
     }
-    if let Some(folder) = image {
-        command.env(e2e::IMAGE_VARIABLE, folder);
-    }
+    command.envs(variables.iter().copied());
     let mut child = command
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
