@@ -106,7 +106,7 @@ fn a_claim_becomes_a_volume_whose_limit_the_pod_meets_and_deletion_gives_it_back
     ensure!(quota["limit_bytes"] == LIMIT && quota["used_bytes"] == LIMIT, "{quota}");
     stats_show_the_volume(&cluster)?;
 
-    cluster.kubectl.run(&["delete", "pod/demo", "pvc/demo", "--timeout=60s"])?;
+    cluster.kubectl.run(&["delete", "pod/demo", "pvc/demo", "--timeout=300s"])?;
     eventually("the volume is gone", PATIENCE, || {
         ensure!(engine_objects(&mut cluster)?.is_empty(), "still in the inventory");
         let volumes = cluster.kubectl.json(&["get", "pv"])?;
@@ -140,13 +140,98 @@ fn stats_show_the_volume(cluster: &Cluster) -> Result<()> {
     })
 }
 
+/// Changes what a claim asks for.
+fn ask(cluster: &Cluster, name: &str, storage: &str) -> Result<()> {
+    let patch = json!({ "spec": { "resources": { "requests": { "storage": storage } } } });
+    cluster
+        .kubectl
+        .run(&["patch", &format!("pvc/{name}"), "--type=merge", "-p", &patch.to_string()])
+        .map(drop)
+}
+
+#[test]
+fn e4_e5_a_claim_that_asks_for_more_grows_under_its_running_pod() -> Result<()> {
+    let cluster = cluster()?;
+    cluster.kubectl.apply(CLAIM)?;
+    cluster.kubectl.apply(POD)?;
+    cluster.kubectl.wait("pod/demo", "condition=Ready", PATIENCE)?;
+    ask(&cluster, "demo", "128Mi")?;
+    cluster.kubectl.wait("pvc/demo", "jsonpath={.status.capacity.storage}=128Mi", PATIENCE)?;
+    let pv = cluster.kubectl.json(&["get", "pv"])?["items"][0].clone();
+    ensure!(pv["spec"]["capacity"]["storage"] == "128Mi", "{pv}");
+    // The demonstration has written 64 MiB; exactly as much fits now.
+    let fill =
+        "dd if=/dev/zero of=/data/more bs=65536 2>/dev/null; stat -c %s /data/more; df -k /data";
+    let said = cluster.kubectl.run(&["exec", "demo", "--", "sh", "-c", fill])?;
+    ensure!(said.lines().next() == Some(&*LIMIT.to_string()), "{said}");
+    ensure!(said.contains("131072"), "{said}");
+    ask(&cluster, "demo", "100Ti")?;
+    eventually("the refusal", PATIENCE, || {
+        let events = events_of_claim(&cluster, "demo")?;
+        ensure!(events.contains("VolumeResizeFailed"), "{events}");
+        Ok(())
+    })?;
+    ask(&cluster, "demo", "160Mi")?;
+    cluster.kubectl.wait("pvc/demo", "jsonpath={.status.capacity.storage}=160Mi", PATIENCE)?;
+    let events = events_of_claim(&cluster, "demo")?;
+    ensure!(events.contains("VolumeResizeSuccessful"), "{events}");
+    Ok(())
+}
+
+#[test]
+fn v7_a_clone_begins_with_its_sources_data_and_then_lives_alone() -> Result<()> {
+    let cluster = cluster()?;
+    cluster.kubectl.apply(&claim("origin", "16Mi", "ReadWriteOnce"))?;
+    cluster.kubectl.apply(&pod("origin", "echo first > /data/text; sync", false))?;
+    cluster.kubectl.wait("pod/origin", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;
+    let copy = claim("copy", "16Mi", "ReadWriteOnce")
+        + "  dataSource: {kind: PersistentVolumeClaim, name: origin}\n";
+    cluster.kubectl.apply(&copy)?;
+    cluster.kubectl.apply(&pod("copy", "cat /data/text; echo second > /data/text", false))?;
+    cluster.kubectl.wait("pod/copy", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;
+    ensure!(cluster.kubectl.run(&["logs", "copy"])?.trim() == "first");
+    cluster.kubectl.run(&["delete", "pod/origin", "--timeout=300s"])?;
+    cluster.kubectl.apply(&pod("origin", "cat /data/text", true))?;
+    cluster.kubectl.wait("pod/origin", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;
+    ensure!(cluster.kubectl.run(&["logs", "origin"])?.trim() == "first");
+    Ok(())
+}
+
+#[test]
+fn a_block_claim_is_a_device_of_exactly_its_size_and_keeps_what_is_written() -> Result<()> {
+    let mut cluster = cluster()?;
+    let block = claim("raw", "16Mi", "ReadWriteOnce") + "  volumeMode: Block\n";
+    cluster.kubectl.apply(&block)?;
+    let user = |script: &str| {
+        pod("raw", script, false).replace(
+            "volumeMounts: [{name: data, mountPath: /data, readOnly: false}]",
+            "volumeDevices: [{name: data, devicePath: /dev/data}]",
+        )
+    };
+    let fill = "blockdev --getsize64 /dev/data; yes hamlet | dd of=/dev/data bs=65536 count=256 iflag=fullblock 2>/dev/null; sync; echo $?";
+    cluster.kubectl.apply(&user(fill))?;
+    cluster.kubectl.wait("pod/raw", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;
+    let said = cluster.kubectl.run(&["logs", "raw"])?;
+    ensure!(said == "16777216\n0\n", "{said}");
+    cluster.kubectl.run(&["delete", "pod/raw", "--timeout=300s"])?;
+    cluster.kubectl.apply(&user("tail -c 7 /dev/data; head -c 7 /dev/data"))?;
+    cluster.kubectl.wait("pod/raw", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;
+    let said = cluster.kubectl.run(&["logs", "raw"])?;
+    ensure!(said.contains("hamlet"), "{said}");
+    cluster.kubectl.run(&["delete", "pod/raw", "pvc/raw", "--timeout=300s"])?;
+    eventually("the volume is gone", PATIENCE, || {
+        ensure!(engine_objects(&mut cluster)?.is_empty(), "still in the inventory");
+        Ok(())
+    })
+}
+
 #[test]
 fn a_read_only_pod_cannot_write_and_sees_what_another_wrote() -> Result<()> {
     let cluster = cluster()?;
     cluster.kubectl.apply(&claim("shared", "16Mi", "ReadWriteOnce"))?;
     cluster.kubectl.apply(&pod("shared", "echo hello > /data/text", false))?;
     cluster.kubectl.wait("pod/shared", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;
-    cluster.kubectl.run(&["delete", "pod/shared", "--timeout=60s"])?;
+    cluster.kubectl.run(&["delete", "pod/shared", "--timeout=300s"])?;
     let script = "cat /data/text; touch /data/other || true";
     cluster.kubectl.apply(&pod("shared", script, true))?;
     cluster.kubectl.wait("pod/shared", "jsonpath={.status.phase}=Succeeded", PATIENCE)?;

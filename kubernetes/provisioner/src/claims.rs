@@ -159,7 +159,11 @@ async fn provision<B: Backend>(
         facts: core.backend.facts(),
         hostname: hostname.as_deref(),
     };
-    let plan = match plan::create(&input) {
+    let planned = match plan::create(&input) {
+        Ok(plan) => with_source(core, attempt, plan).await,
+        Err(f) => Err(f),
+    };
+    let plan = match planned {
         Ok(plan) => plan,
         Err(f) => return fail(core, attempt, Some(request), f).await,
     };
@@ -192,6 +196,28 @@ async fn provision<B: Backend>(
         Ok(handle) => succeed(core, attempt, &owner, &handle).await,
         Err(f) => fail(core, attempt, Some(request), f).await,
     }
+}
+
+/// C5, C7: reads the claim that this one is to be a clone of, and its PV, live.
+async fn with_source<B: Backend>(
+    core: &Core<B>,
+    attempt: &Attempt<'_>,
+    plan: CreatePlan,
+) -> Result<CreatePlan, Failure> {
+    let Some(name) = plan::cloned_claim(attempt.claim) else { return Ok(plan) };
+    let namespace = attempt.claim.namespace();
+    let unread = |why: String| {
+        Failure::no_change(format!(
+            "error getting PVC {name} (namespace \"{namespace}\") from api server: {why}"
+        ))
+    };
+    let source = core.api.claim(namespace, name).await.map_err(|e| unread(chain(&e)))?;
+    let source = source.ok_or_else(|| unread("there is no such claim".into()))?;
+    let source = ClaimView(&source);
+    let volume = plan::cloned_volume(&plan, source)?;
+    let pv = core.api.volume(volume).await.map_err(|e| Failure::no_change(chain(&e)))?;
+    let from = plan::clone_of(&plan, source, pv.as_ref().map(PvView))?;
+    Ok(CreatePlan { source: Some(from), ..plan })
 }
 
 /// L4, L5: what a changed claim or class would change.

@@ -10,8 +10,7 @@
 //!
 //! Letters and numbers in comments and test names (`L18`) are rules of the specification.
 //!
-//! Not supported by this release, and answered so: block volumes, snapshots and clones as sources,
-//! VolumeAttributesClasses.
+//! Not supported by this release, and answered so: snapshots as sources, VolumeAttributesClasses.
 
 mod api;
 pub mod backend;

@@ -16,9 +16,9 @@ use futures::{
 use localstorage::DataVolumesDirectory;
 use tokio_stream::wrappers::WatchStream;
 use volumes::{
-    Bytes, CapacityRange, CreateError, CreateVolume, DeleteError, ExpandError, KnownHandles,
-    OwnerTag, StoredState, TagError, Trouble, VolumeEngine, VolumeId, VolumeKind, chain,
-    parse_mount_flags, parse_params,
+    Bytes, CapacityRange, ContentSource, CreateError, CreateVolume, DeleteError, ExpandError,
+    KnownHandles, OwnerTag, StoredState, TagError, Trouble, VolumeEngine, VolumeId, VolumeKind,
+    chain, parse_mount_flags, parse_params,
 };
 
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
         Stored,
     },
     names::DEFAULT_DRIVER,
-    plan::{CreatePlan, Facts, Failure},
+    plan::{CreatePlan, Facts, Failure, Source},
     tag,
 };
 
@@ -65,13 +65,13 @@ impl LocalEngine {
             driver: config.driver,
             node: config.node,
             name_prefix: "pvc".into(),
-            block: false,
+            block: true,
             access_modes: &["ReadWriteOnce", "ReadWriteOncePod"],
             fs_types: &["xfs"],
             snapshots: false,
-            clones: false,
+            clones: true,
             modify: false,
-            expand: false,
+            expand: true,
             verbatim_capacity: true,
         };
         LocalEngine { mounted, engine, facts }
@@ -202,7 +202,10 @@ fn request(plan: &CreatePlan) -> Result<CreateVolume, Failure> {
         kind: if plan.block() { VolumeKind::Block } else { VolumeKind::Filesystem },
         capacity: CapacityRange { required: Some(Bytes(plan.bytes)), limit: None },
         params,
-        source: None,
+        source: plan
+            .source
+            .as_ref()
+            .map(|Source::Volume(handle)| ContentSource::Volume(handle.clone())),
         owner: owner_tag(&Owner::of(plan), false)?,
     })
 }

@@ -12,7 +12,7 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 
-use super::{ClaimView, Facts, Failure, go_list};
+use super::{ClaimView, Facts, Failure, Source, go_list};
 use crate::{
     names::{HOSTNAME_LABEL, RESERVED_PREFIX, volume_name},
     quantity::{Quantity, QuantityError},
@@ -78,6 +78,8 @@ pub struct CreatePlan {
     pub driver: String,
     /// The node that makes it.
     pub node: String,
+    /// What it begins with; nothing unless it is set after the decision, when the source was read.
+    pub source: Option<Source>,
     /// Whether the PV shows [`CreatePlan::request`] as its capacity (V3).
     pub verbatim_capacity: bool,
 }
@@ -138,6 +140,7 @@ pub fn create(i: &CreateInput<'_>) -> Result<CreatePlan, Failure> {
         segment: [(HOSTNAME_LABEL.to_owned(), hostname.to_owned())].into(),
         driver: facts.driver.clone(),
         node: facts.node.clone(),
+        source: None,
         verbatim_capacity: facts.verbatim_capacity,
     })
 }

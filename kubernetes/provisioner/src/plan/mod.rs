@@ -12,6 +12,7 @@ mod create;
 mod pv;
 mod resize;
 mod settle;
+mod source;
 mod volume;
 
 pub use self::{
@@ -22,6 +23,7 @@ pub use self::{
         ResizePlan, begun as resize_begun, done as resize_done, failed as resize_failed, resize,
     },
     settle::{Settle, Track, settle},
+    source::{Source, clone_of, cloned_claim, cloned_volume},
     volume::{PvView, VolumeAction, is_of_claim, unlabelled, volume},
 };
 

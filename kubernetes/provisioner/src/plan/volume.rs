@@ -60,6 +60,20 @@ impl<'a> PvView<'a> {
         ))
     }
 
+    /// Values of the hostname label that its node affinity names.
+    pub fn hostnames(self) -> Vec<&'a str> {
+        let affinity =
+            self.0.spec.as_ref().and_then(|s| s.node_affinity.as_ref()?.required.as_ref());
+        let terms = affinity.map(|r| r.node_selector_terms.as_slice()).unwrap_or_default();
+        terms
+            .iter()
+            .flat_map(|term| term.match_expressions.iter().flatten())
+            .filter(|e| e.key == HOSTNAME_LABEL && e.operator == "In")
+            .flat_map(|e| e.values.iter().flatten())
+            .map(String::as_str)
+            .collect()
+    }
+
     /// Its phase, or "".
     pub fn phase(self) -> &'a str {
         self.0.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()

@@ -2,6 +2,8 @@
 //!
 //! Invariants: as the parent's. It must not know: a real disk.
 
+use serde_json::json;
+
 use super::*;
 
 /// The real engine on a fake kernel of 1 GiB, and a factory of backends on it.
@@ -87,4 +89,35 @@ async fn i4_i6_controller_and_engine_restart_between_volume_and_pv() {
         assert_eq!(w.server.all(PVS).len(), volumes.len());
         assert!(tree.shutdown().await.stuck.is_empty());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn v7_e5_the_engine_grows_a_volume_and_copies_it() {
+    let (w, data) = (World::new(), tempfile::tempdir().unwrap());
+    let kernel = volumes::testing::FakeKernel::new(1 << 30);
+    let (served, backend) = engine(data.path(), &kernel);
+    w.server.put(&claim("u", "64Mi"));
+    let tree = w.start_on(backend);
+    w.server.until("the PV", |s| s.get(PVS, "", "pvc-u").is_object()).await;
+    // What the cluster's own controller does.
+    w.server.edit(PVS, "", "pvc-u", |pv| pv["status"]["phase"] = "Bound".into());
+    w.server.edit(CLAIMS, "ns", "c-u", |c| {
+        c["spec"]["volumeName"] = json!("pvc-u");
+        c["spec"]["resources"]["requests"]["storage"] = json!("128Mi");
+        c["status"] = json!({"phase": "Bound", "capacity": {"storage": "64Mi"}});
+    });
+    let size = |s: &ApiServer| s.get(CLAIMS, "ns", "c-u")["status"]["capacity"]["storage"].clone();
+    w.server.until("the new size", |s| size(s) == "128Mi").await;
+    let capacity = served.engine.try_inventory().await.unwrap()[0].capacity;
+    assert_eq!(capacity, volumes::Bytes(128 << 20));
+
+    let mut copy = claim("v", "128Mi");
+    copy.spec.get_or_insert_default().data_source =
+        serde_json::from_value(json!({"kind": "PersistentVolumeClaim", "name": "c-u"})).unwrap();
+    w.server.put(&copy);
+    w.server.until("the copy", |s| s.get(PVS, "", "pvc-v").is_object()).await;
+    let rows = served.engine.try_inventory().await.unwrap();
+    let row = rows.iter().find(|r| r.entry == "pvc-v").unwrap();
+    assert_eq!(row.source, Some(volumes::ContentSource::Volume("pvc-u".into())));
+    assert!(tree.shutdown().await.stuck.is_empty());
 }
