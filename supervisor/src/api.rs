@@ -192,7 +192,9 @@ impl Supervisor {
         Ok(Supervisor { inner: Arc::new(inner) })
     }
 
-    /// What the tree looks like; the newest snapshot, and news of each change.
+    /// What the tree looks like; the newest snapshot, and news of changes. Snapshots are paced by
+    /// what they cost: of a tree of 60 nodes the newest is at most a millisecond old, in a storm of
+    /// 10,000 some tens of milliseconds.
     pub fn view(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.inner.view.clone()
     }

@@ -115,6 +115,91 @@ impl fmt::Debug for Core {
 }
 
 /// What a Runnable gets: its state is New until it gives this up for a [`Running`]. Not Clone.
+///
+/// The order of signals is checked by the compiler (rules T3, T4). As it should be:
+///
+/// ```
+/// # use supervisor::prelude::*;
+/// async fn run(ctx: Context) -> Outcome {
+///     if let Err(AddError::Stopping(cancelled)) = ctx.run_group(Vec::new()).await {
+///         return Err(cancelled.into());
+///     }
+///     let running = ctx.healthy();
+///     Ok(running.done())
+/// }
+/// ```
+///
+/// Done before healthy:
+///
+/// ```compile_fail,E0599
+/// # use supervisor::prelude::*;
+/// async fn run(ctx: Context) -> Outcome {
+///     Ok(ctx.done())
+/// }
+/// ```
+///
+/// Healthy twice:
+///
+/// ```compile_fail,E0382
+/// # use supervisor::prelude::*;
+/// async fn run(ctx: Context) -> Outcome {
+///     let _first = ctx.healthy();
+///     let second = ctx.healthy();
+///     Ok(second.done())
+/// }
+/// ```
+///
+/// Done twice:
+///
+/// ```compile_fail,E0382
+/// # use supervisor::prelude::*;
+/// async fn run(ctx: Context) -> Outcome {
+///     let running = ctx.healthy();
+///     let _first = running.done();
+///     Ok(running.done())
+/// }
+/// ```
+///
+/// A child after healthy:
+///
+/// ```compile_fail,E0599
+/// # use supervisor::prelude::*;
+/// async fn run(ctx: Context) -> Outcome {
+///     let running = ctx.healthy();
+///     let _ = running.run_group(Vec::new()).await;
+///     Ok(running.done())
+/// }
+/// ```
+///
+/// Success without done:
+///
+/// ```compile_fail,E0308
+/// # use supervisor::prelude::*;
+/// async fn run(ctx: Context) -> Outcome {
+///     let _running = ctx.healthy();
+///     Ok(())
+/// }
+/// ```
+///
+/// Claiming to have been asked to stop:
+///
+/// ```compile_fail,E0451
+/// # use supervisor::prelude::*;
+/// async fn run(_ctx: Context) -> Outcome {
+///     Err(Cancelled { incarnation: 1 }.into())
+/// }
+/// ```
+///
+/// A second context:
+///
+/// ```compile_fail,E0599
+/// # use supervisor::prelude::*;
+/// async fn run(ctx: Context) -> Outcome {
+///     let second = ctx.clone();
+///     let _first = ctx.healthy();
+///     Ok(second.healthy().done())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Context {
     core: Arc<Core>,

@@ -153,6 +153,7 @@ impl Driver {
                 self.check();
             }
         }
+        self.publish();
     }
 
     fn over(&self) -> bool {

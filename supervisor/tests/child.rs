@@ -177,7 +177,7 @@ impl Probe for Gate {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r3_healthy_is_said_only_when_the_probe_passes() {
+async fn h3_r3_r7_healthy_is_said_only_when_the_probe_passes_and_the_child_is_shown() {
     let gate = Gate::default();
     let (tree, fake) = start(spec().probe(gate.clone()));
     until(|| fake.0.lock().spawned == 1).await;

@@ -1,5 +1,5 @@
 //! `cargo xtask bench boot`: how long a boot takes and how large things are.
-//! A table, no verdict.
+//! A table, no verdict. `bench supervisor` is in a module of its own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,6 +43,9 @@ pub(crate) enum Bench {
         #[arg(long)]
         release: bool,
     },
+    /// The tree and the log: restart storm, death to next run, appends per second, bytes per
+    /// entry, against floors and other loggers.
+    Supervisor(crate::bench_supervisor::Arguments),
 }
 
 /// Measures.
@@ -50,7 +53,10 @@ pub(crate) enum Bench {
 /// # Errors
 /// The image cannot be built or does not come up.
 pub(crate) fn run(ui: &Ui, bench: &Bench) -> Result<()> {
-    let Bench::Boot { runs, release } = bench;
+    let (runs, release) = match bench {
+        Bench::Boot { runs, release } => (runs, release),
+        Bench::Supervisor(arguments) => return crate::bench_supervisor::run(ui, arguments),
+    };
     host::ensure(ui, For::Build)?;
     let built = node_image::build(ui, Flavour { faults: false, release: *release })?;
     let image = ImageDir::open(built.folder)?;

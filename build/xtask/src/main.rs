@@ -4,6 +4,7 @@
 //! Errors come up here and are printed as one line with the next step.
 
 mod bench;
+mod bench_supervisor;
 mod boot;
 mod cli;
 mod compile;

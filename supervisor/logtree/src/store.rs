@@ -346,8 +346,8 @@ impl Store {
     /// Of the rings whose DN has been gone for long, the one that has for longest.
     fn oldest_past(&self, now: Instant, also: impl Fn(&Ring) -> bool) -> Option<usize> {
         // Nearly always: nobody has gone for so long, and all rings need not be looked at.
-        if !self.first_vanished.is_some_and(|at| now.saturating_duration_since(at) >= VANISHED_FOR)
-        {
+        let first = self.first_vanished?;
+        if now.saturating_duration_since(first) < VANISHED_FOR {
             return None;
         }
         let past = self.rings.iter().enumerate().filter(|(_, r)| r.is_past(now) && also(r));

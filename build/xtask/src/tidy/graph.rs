@@ -39,6 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("volumes", &["localstorage", "nodesys", "supervisor"]),
     ("localstorage", &["nodesys"]),
     ("supervisor", &["logtree"]),
+    ("bench", &["supervisor", "logtree"]),
     ("xtask", &["image", "e2e"]),
 ];
 
