@@ -7,7 +7,7 @@
 mod floor;
 mod log;
 mod row;
-mod tree;
+mod storm;
 
 use anyhow::{Result, bail};
 
@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     };
     // Memory first: later measurements leave the allocator with pages of their own.
     let mut rows: Vec<Row> = log::memory();
-    rows.extend(tree::all(quick)?);
+    rows.extend(storm::all(quick)?);
     rows.extend(log::speed(quick)?);
     println!("{}", serde_json::Value::Array(rows.iter().map(Row::json).collect()));
     Ok(())

@@ -365,8 +365,25 @@ impl Store {
         self.quotas.remove(&ring.dn);
     }
 
+    /// The level of a DN's loggers; who asks for it has the DN.
+    pub(crate) fn level_cell(&mut self, dn: &Dn) -> Arc<AtomicU8> {
+        let now = Instant::now();
+        self.expire_levels_at(now);
+        let index = self.ring(dn, now);
+        let ring = &mut self.rings[index];
+        if ring.dn == *dn {
+            ring.vanished = None;
+        }
+        ring.level.clone()
+    }
+
     /// Nobody has this DN any more.
-    pub(crate) fn vanished(&mut self, dn: &Dn, now: Instant) {
+    pub(crate) fn vanished(&mut self, dn: &Dn) {
+        self.vanished_at(dn, Instant::now());
+    }
+
+    /// As `vanished`, at this moment.
+    pub(crate) fn vanished_at(&mut self, dn: &Dn, now: Instant) {
         if let Some(index) = self.by_dn.get(dn) {
             self.rings[*index].vanished = Some(now);
             let others = self.first_vanished.filter(|first| *first < now);

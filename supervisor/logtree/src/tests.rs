@@ -253,7 +253,7 @@ fn l5_a_dn_that_vanished_an_hour_ago_is_emptied_first_and_stays_readable_until_t
         drop(store.append_at(begin, entry("gone"), flags()));
         drop(store.append_at(begin, entry("here"), flags()));
     }
-    store.vanished(&dn("gone"), begin);
+    store.vanished_at(&dn("gone"), begin);
     assert_eq!(kept(&store, "gone"), Some(30), "readable");
     let mut late = begin + hour - Duration::from_secs(1);
     for _ in 0..200 {
@@ -283,7 +283,7 @@ fn l5_the_place_of_a_vanished_dn_is_given_away_and_its_readers_are_told_what_the
     for _ in 0..5 {
         drop(store.lock().append_at(begin, entry("a.gone"), flags()));
     }
-    store.lock().vanished(&dn("a.gone"), begin);
+    store.lock().vanished_at(&dn("a.gone"), begin);
     let late = begin + Duration::from_secs(3600);
     for _ in 0..3 {
         drop(store.lock().append_at(late, entry("a.new"), flags()));

@@ -6,7 +6,7 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -143,7 +143,7 @@ impl LogTree {
     /// are the first to go when room is needed, and its place is free for another DN. Asking for a
     /// logger of the DN takes it back.
     pub fn vanished(&self, dn: &Dn) {
-        self.store.lock().vanished(dn, Instant::now());
+        self.store.lock().vanished(dn);
     }
 
     /// Opens a reader. An unknown DN reads as empty; following waits for it to appear.
@@ -174,14 +174,7 @@ impl LogTree {
     }
 
     fn level_cell(&self, dn: &Dn) -> Arc<AtomicU8> {
-        let mut store = self.store.lock();
-        store.expire_levels();
-        let ring = store.ring(dn, Instant::now());
-        let ring = &mut store.rings[ring];
-        if ring.dn == *dn {
-            ring.vanished = None;
-        }
-        ring.level.clone()
+        self.store.lock().level_cell(dn)
     }
 
     /// Whether a level was ever set for a library.
