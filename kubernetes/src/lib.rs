@@ -21,6 +21,7 @@ use supervisor::prelude::*;
 
 pub use inputs::{Directories, Faults, Inputs, NodeSettings};
 pub use status::{KubeconfigError, NodeCondition, NodeStatus, Progress, Publisher, View, channel};
+pub use worker::driver_alone;
 
 use crate::metrics::Metrics;
 use crate::table::{Gates, Table};

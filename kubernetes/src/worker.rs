@@ -109,6 +109,15 @@ fn pods() -> Service {
     .policy(policy)
 }
 
+/// The volume driver without a cluster around it: what the tests of storage talk to.
+pub fn driver_alone(
+    node: &str,
+    kubelet_root: &std::path::Path,
+    engine: volumes::VolumeEngine,
+) -> Service {
+    csi_node::csi_service(csi_node::CsiConfig::new(node, kubelet_root), engine)
+}
+
 fn csi_config(table: &Table) -> csi_node::CsiConfig {
     let kubelet_root = table.inputs.dirs.kubelet.dir.full_path();
     let mut config = csi_node::CsiConfig::new(&table.inputs.node.name, kubelet_root);

@@ -123,7 +123,7 @@ async fn run(ctx: Context, machine: Arc<Machine>) -> Outcome {
             state: machine.data.volume_state.clone(),
         },
         EngineConfig::default(),
-        Seams::kernel(),
+        seams(),
     );
     let (publisher, cluster) = kubernetes::channel();
     let shared = Shared {
@@ -139,6 +139,7 @@ async fn run(ctx: Context, machine: Arc<Machine>) -> Outcome {
     };
     start_machine_services(&ctx, &shared, engine_runnable).await?;
     let metrics = Arc::new(Mutex::new(Registry::default()));
+    engine.metrics().register(&mut metrics.lock());
     let cluster = (machine.parameters.run == RunMode::Cluster)
         .then(|| kubernetes::service(inputs(&shared, publisher, metrics.clone())));
     // Everything has registered by now: the registry only needs to be read from here on.
@@ -157,6 +158,12 @@ async fn run(ctx: Context, machine: Arc<Machine>) -> Outcome {
     add(&ctx, services::view::service(shared.clone()), 8).await?;
     let node = host::Node { shared: shared.clone(), supervisor, dashboard: asked };
     add(&ctx, host::service(node), 8).await?;
+    if cfg!(feature = "faults") && machine.parameters.run != RunMode::Cluster {
+        let kubelet = machine.data.kubelet.dir.full_path();
+        let name = &machine.parameters.node_name;
+        let driver = kubernetes::driver_alone(name, kubelet, shared.engine.clone());
+        add(&ctx, driver, 7).await?;
+    }
     if let Some(mut cluster) = cluster {
         wait_for_network(&ctx, &shared).await?;
         cluster.policy.console = Level::Warning;
@@ -174,6 +181,17 @@ fn status_facts(shared: &Shared) -> services::status::Facts {
         dashboard: shared.dashboard_address(),
         last_failure: previous.filter(|p| p.failed()).map(|p| p.text.clone()),
     }
+}
+
+/// The kernel, and in a test image the points at which the power may go.
+#[cfg(feature = "faults")]
+fn seams() -> Seams {
+    Seams { faults: host::faults_points::faults(), ..Seams::kernel() }
+}
+
+#[cfg(not(feature = "faults"))]
+fn seams() -> Seams {
+    Seams::kernel()
 }
 
 async fn start_machine_services(

@@ -18,14 +18,14 @@ use crate::debian::KernelFiles;
 use crate::layout::{Facts, Kind, Layout, Origin, initramfs_layout, root_layout};
 use crate::modules::{ModuleIndex, NODE_MODULES, ROOT_DISK_MODULES};
 use crate::run::run_quiet;
-use crate::{DEBIAN_PROGRAMS, elf, erofs, initramfs, oci};
+use crate::{DEBIAN_PROGRAMS, TEST_PROGRAMS, elf, erofs, initramfs, oci};
 
 /// What an image is made of.
 #[derive(Debug, Clone)]
 pub struct Inputs {
     /// The `hamlet` binary, static; it is stripped on the way.
     pub hamlet: PathBuf,
-    /// The programs of build/upstream, by name.
+    /// The programs of build/upstream, by name. Those of [`TEST_PROGRAMS`] make a test image.
     pub upstream: BTreeMap<String, PathBuf>,
     /// The kernel.
     pub kernel: KernelFiles,
@@ -225,6 +225,11 @@ fn collect(inputs: &Inputs, folder: &Path) -> Result<(Sources, Facts)> {
         initramfs_modules: index.closure(ROOT_DISK_MODULES)?,
         libraries: libraries.keys().cloned().collect(),
         version: inputs.version.clone(),
+        test_programs: TEST_PROGRAMS
+            .iter()
+            .filter(|name| inputs.upstream.contains_key(**name))
+            .map(|name| (*name).to_owned())
+            .collect(),
     };
     let pause = oci::archive(&oci::pause(fs::read(upstream(&inputs.upstream, "pause")?)?))?;
     let busybox = oci::archive(&oci::busybox(fs::read(&inputs.busybox)?))?;

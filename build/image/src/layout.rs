@@ -23,6 +23,8 @@ pub struct Facts {
     pub libraries: Vec<String>,
     /// Version of Hamlet, for `/etc/os-release`.
     pub version: String,
+    /// Programs of a test image; none in a published one.
+    pub test_programs: Vec<String>,
 }
 
 /// Where the bytes of a file come from.
@@ -195,6 +197,9 @@ pub fn root_layout(facts: &Facts) -> Layout {
     for name in UPSTREAM_PROGRAMS {
         layout.file(&format!("/usr/bin/{name}"), 0o755, Origin::Upstream((*name).to_owned()));
     }
+    for name in &facts.test_programs {
+        layout.file(&format!("/usr/bin/{name}"), 0o755, Origin::Upstream(name.clone()));
+    }
     for name in KUBE_NAMES {
         layout.link(&format!("/usr/bin/{name}"), "kube");
     }
@@ -284,6 +289,7 @@ mod tests {
                 "/usr/lib64/ld-linux-x86-64.so.2".into(),
             ],
             version: "0.0.0".into(),
+            test_programs: Vec::new(),
         }
     }
 

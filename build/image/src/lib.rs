@@ -43,6 +43,9 @@ pub const DEBIAN_PROGRAMS: &[(&str, &[&str])] = &[
 pub const UPSTREAM_PROGRAMS: &[&str] =
     &["containerd", "containerd-shim-runc-v2", "ctr", "etcd", "kube", "runc"];
 
+/// Programs of test images only: what judges the node from inside.
+pub const TEST_PROGRAMS: &[&str] = &["csi-sanity"];
+
 /// CNI plugins, built from Go modules as well.
 pub const CNI_PLUGINS: &[&str] = &["bridge", "host-local", "loopback", "portmap", "ptp"];
 

@@ -91,7 +91,7 @@ fn image(ui: &Ui, arguments: ImageArguments) -> Result<()> {
     let image = match arguments.hamlet {
         Some(binary) => {
             let name = node_image::name_of_binary(&binary);
-            node_image::build_with(ui, binary, upstream::programs(ui)?, &name)?
+            node_image::build_with(ui, binary, upstream::programs_of(ui, flavour.faults)?, &name)?
         }
         None => node_image::build(ui, flavour)?,
     };

@@ -24,7 +24,7 @@ pub(crate) struct NodeImage {
 /// # Errors
 /// Any of its parts cannot be had.
 pub(crate) fn build(ui: &Ui, flavour: Flavour) -> Result<NodeImage> {
-    let programs = upstream::programs(ui)?;
+    let programs = upstream::programs_of(ui, flavour.faults)?;
     let binary = hamlet(ui, flavour)?;
     build_with(ui, binary, programs, flavour.name())
 }

@@ -74,6 +74,14 @@ const SETS: &[ModuleSet] = &[
     ModuleSet { folder: "k8s", programs: &[("kube", "./kube")], tags: "", cgo: false },
 ];
 
+/// What test images have beside that.
+const TEST_SETS: &[ModuleSet] = &[ModuleSet {
+    folder: "csi",
+    programs: &[("csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")],
+    tags: "",
+    cgo: false,
+}];
+
 impl ModuleSet {
     fn linker_flags(&self) -> String {
         let mut flags = "-s -w".to_owned();
@@ -151,11 +159,19 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// All programs, by name; builds what is not in the cache.
+/// All programs of an image, by name; builds what is not in the cache.
 ///
 /// # Errors
 /// Go is missing, a module cannot be downloaded, a program does not compile.
 pub(crate) fn programs(ui: &Ui) -> Result<BTreeMap<String, PathBuf>> {
+    programs_of(ui, false)
+}
+
+/// As [`programs`]; with those of test images if it is one.
+///
+/// # Errors
+/// As [`programs`].
+pub(crate) fn programs_of(ui: &Ui, for_tests: bool) -> Result<BTreeMap<String, PathBuf>> {
     let mut stage = ui.stage("Go components");
     let cache = paths::cache()?.join("upstream");
     fs::create_dir_all(&cache)?;
@@ -163,7 +179,7 @@ pub(crate) fn programs(ui: &Ui) -> Result<BTreeMap<String, PathBuf>> {
     lock.lock().context("cannot take the lock of the upstream cache")?;
     let go = image::run(Command::new("go").args(["env", "GOVERSION"]))?;
     let (mut programs, mut built) = (BTreeMap::new(), 0);
-    for set in SETS {
+    for set in SETS.iter().chain(TEST_SETS.iter().filter(|_| for_tests)) {
         let source = paths::repository().join("build/upstream").join(set.folder);
         let folder = cache.join(format!("{}-{}", set.folder, set.key(&source, go.trim())?));
         if !folder.exists() {
@@ -246,6 +262,8 @@ mod tests {
         let mut wanted = [image::UPSTREAM_PROGRAMS, image::CNI_PLUGINS, &["pause"]].concat();
         wanted.sort_unstable();
         assert_eq!(built, wanted);
+        let tests = TEST_SETS.iter().flat_map(|set| set.programs).map(|p| p.0);
+        assert_eq!(tests.collect::<Vec<_>>(), image::TEST_PROGRAMS);
     }
 
     #[test]

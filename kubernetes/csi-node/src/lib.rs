@@ -37,6 +37,8 @@ mod socket;
 #[cfg(test)]
 mod controller_tests;
 #[cfg(test)]
+mod sanity_tests;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tree_tests;

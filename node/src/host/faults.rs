@@ -3,7 +3,7 @@
 //! Compiled only with feature `faults`, which no published image has.
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use supervisor::Dn;
 use volumes::{
-    AccessMode, Bytes, CapacityRange, CreateVolume, OwnerTag, Publish, Unpublish, VolumeEngine,
-    VolumeId, VolumeKind,
+    AccessMode, Bytes, CapacityRange, Consistency, ContentSource, CreateSnapshot, CreateVolume,
+    OwnerTag, Publish, SnapshotId, Unpublish, VolumeEngine, VolumeId, VolumeKind,
 };
 
 use super::answer::Refusal;
@@ -35,7 +35,12 @@ pub(crate) async fn operate(node: &Node, op: &str, a: &Arguments) -> Answered {
         "test.quota" => quota(text(a, "path")?),
         "test.ls" => list(text(a, "path")?),
         "test.write" => io(fs::write(text(a, "path")?, text(a, "text")?)).map(|()| json!({})),
-        "test.read" => io(fs::read_to_string(text(a, "path")?)).map(|t| json!({ "text": t })),
+        "test.arm" => {
+            super::faults_points::arm(text(a, "point")?);
+            Ok(json!({}))
+        }
+        "test.run" => super::faults_run::run(node, a).await,
+        "test.read" => io(read(text(a, "path")?, a.get("max").and_then(Value::as_u64))),
         _ => Err(unknown(op)),
     }
 }
@@ -90,7 +95,7 @@ async fn engine(engine: &VolumeEngine, a: &Arguments) -> Answered {
             let publish = Publish {
                 id: id(a)?,
                 target: PathBuf::from(text(a, "target")?),
-                kind: VolumeKind::Filesystem,
+                kind: kind(a),
                 attr: volumes::parse_mount_flags(&[]).map_err(|e| bad(e.to_string()))?,
                 read_only: a.get("read_only").and_then(Value::as_bool).unwrap_or(false),
                 access: AccessMode::default(),
@@ -101,14 +106,39 @@ async fn engine(engine: &VolumeEngine, a: &Arguments) -> Answered {
             let target = PathBuf::from(text(a, "target")?);
             done(engine.unpublish(Unpublish { id: id(a)?, target }).await)
         }
+        "expand" => {
+            let to = CapacityRange { required: Some(Bytes(number(a, "bytes")?)), limit: None };
+            let done = engine.expand(&id(a)?, to).await.map_err(|e| failed(&e))?;
+            Ok(json!({ "capacity_bytes": done.capacity.0 }))
+        }
+        "snapshot" => {
+            let request = CreateSnapshot {
+                name: text(a, "name")?.to_owned(),
+                source: id(a)?,
+                consistency: Consistency::PerFile,
+            };
+            let s = engine.snapshot(request).await.map_err(|e| failed(&e))?;
+            Ok(json!({ "id": s.id.to_string(), "size": s.size.0, "pinned": s.pinned.0 }))
+        }
+        "delete_snapshot" => {
+            let id = SnapshotId::parse(text(a, "snapshot")?).map_err(|e| bad(e.to_string()))?;
+            done(engine.delete_snapshot(&id).await)
+        }
+        "snapshots" => {
+            let all = engine.snapshots(None, None, usize::MAX).await.map_err(|e| failed(&e))?;
+            let ids: Vec<String> = all.iter().map(|s| s.id.to_string()).collect();
+            Ok(json!({ "ids": ids }))
+        }
         "stats" => {
             let stats = engine.stats(&id(a)?, Path::new(text(a, "path")?)).await;
             stats.map_err(|e| failed(&e)).and_then(|s| value(&s))
         }
         "status" => value(&*engine.status().borrow()),
         "inventory" => Ok(inventory(engine).await),
-        other => Err(bad(format!("no engine action {other:?}"))
-            .hint("create, delete, publish, unpublish, stats, status, inventory")),
+        other => Err(bad(format!("no engine action {other:?}")).hint(
+            "create, delete, publish, unpublish, expand, snapshot, delete_snapshot, snapshots, \
+                 stats, status, inventory",
+        )),
     }
 }
 
@@ -122,13 +152,13 @@ async fn create(engine: &VolumeEngine, a: &Arguments) -> Answered {
         .collect();
     let request = CreateVolume {
         name: text(a, "name")?.to_owned(),
-        kind: VolumeKind::Filesystem,
+        kind: kind(a),
         capacity: CapacityRange {
             required: a.get("bytes").and_then(Value::as_u64).map(Bytes),
             limit: a.get("limit").and_then(Value::as_u64).map(Bytes),
         },
         params: volumes::parse_params(&parameters).map_err(|e| bad(e.to_string()))?,
-        source: None,
+        source: source(a),
         owner: OwnerTag::new(a.get("owner").and_then(Value::as_str).unwrap_or_default())
             .map_err(|e| bad(e.to_string()))?,
     };
@@ -140,6 +170,19 @@ async fn create(engine: &VolumeEngine, a: &Arguments) -> Answered {
         "inodes": v.inodes.0,
         "project_id": v.project_id,
     }))
+}
+
+fn kind(a: &Arguments) -> VolumeKind {
+    match a.get("kind").and_then(Value::as_str) {
+        Some("block") => VolumeKind::Block,
+        _ => VolumeKind::Filesystem,
+    }
+}
+
+fn source(a: &Arguments) -> Option<ContentSource> {
+    let of = |key: &str| a.get(key).and_then(Value::as_str).map(str::to_owned);
+    let snapshot = of("from_snapshot").map(ContentSource::Snapshot);
+    snapshot.or_else(|| of("from_volume").map(ContentSource::Volume))
 }
 
 async fn inventory(engine: &VolumeEngine) -> Value {
@@ -188,6 +231,14 @@ fn fill(path: &str, chunk: Option<u64>) -> Answered {
             Err(e) => return Ok(json!({ "written": written, "errno": e.raw_os_error() })),
         }
     }
+}
+
+/// The file's text, or its first `max` bytes: devices have no end worth waiting for.
+fn read(path: &str, max: Option<u64>) -> io::Result<Value> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(max.unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
+    let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+    Ok(json!({ "text": text }))
 }
 
 fn quota(path: &str) -> Answered {

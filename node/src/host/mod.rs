@@ -7,6 +7,10 @@
 mod answer;
 #[cfg(feature = "faults")]
 mod faults;
+#[cfg(feature = "faults")]
+pub(crate) mod faults_points;
+#[cfg(feature = "faults")]
+mod faults_run;
 mod ops;
 mod port;
 
