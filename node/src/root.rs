@@ -149,11 +149,8 @@ async fn run(ctx: Context, machine: Arc<Machine>) -> Outcome {
     let (sources, access) = services::dashboard::parts(&shared, &supervisor, registry)?;
     let asked = dashboard::Local::new(sources.clone(), access.clone(), ctx.log().clone());
     add(&ctx, services::dashboard::service(&shared, sources, access), 8).await?;
-    let status = services::status::service(
-        status_facts(&shared),
-        machine.phases.clone(),
-        supervisor.view(),
-    );
+    let status =
+        services::status::service(status_facts(&shared), machine.phases.clone(), supervisor.view());
     add(&ctx, status, 8).await?;
     add(&ctx, services::view::service(shared.clone()), 8).await?;
     let node = host::Node { shared: shared.clone(), supervisor, dashboard: asked };
