@@ -87,6 +87,8 @@ fn r2_a_child_gets_exactly_its_environment_session_and_signals(spawner: &Process
     let script = "env | grep -v -e ^PWD= -e ^SHLVL= -e ^_= | sort; \
                   grep -e ^SigBlk -e ^SigIgn /proc/self/status; \
                   cut -d' ' -f6 /proc/$$/stat; echo $$; ls /proc/$$/fd; readlink /proc/$$/fd/0";
+    // As PID 1 does before any thread (B2); a child inherits the mask of the thread that starts it.
+    nodesys::signals::block().unwrap();
     let mut child = start(spawner, &shell(script).env("A", "1"));
     let pid = child.pid();
     let text = said(&mut child);

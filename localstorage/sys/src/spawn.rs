@@ -141,6 +141,11 @@ impl Setup {
             if libc::setsid() < 0 {
                 return Err(io::Error::last_os_error());
             }
+            // A child inherits the mask of PID 1, which blocks nearly everything (B2), and hands it on to
+            // its own children: a container that SIGPIPE and SIGTERM do not reach.
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
             for signal in 1..=LAST_SIGNAL {
                 // EINVAL for SIGKILL and SIGSTOP: nothing to reset there. The system call itself,
                 // since the C library refuses the two signals it keeps for its threads.
