@@ -124,7 +124,9 @@ impl VmConfig {
 /// What a translated processor is spared. It does not speculate, so that working around that costs
 /// and gains nothing. Each programming of a one-shot timer is a write to an emulated device: with
 /// them the kernel spends more time on timers than on the cluster, so it gets a periodic tick.
-const EMULATED: [&str; 3] = ["mitigations=off", "highres=off", "nohz=off"];
+/// A kernel rewrites its own code while it boots; an emulated second processor may still run the old one
+/// and panics ("Oops: int3"), so it joins only when PID 1 has loaded the modules.
+const EMULATED: [&str; 4] = ["mitigations=off", "highres=off", "nohz=off", "maxcpus=1"];
 
 /// The kernel's command line.
 fn command_line(config: &VmConfig) -> String {
@@ -248,7 +250,7 @@ mod tests {
         let config = config().parameter("hamlet.run=storage");
         assert_eq!(
             command_line(&config),
-            "console=ttyS0 panic=10 quiet mitigations=off highres=off nohz=off hamlet.run=storage"
+            "console=ttyS0 panic=10 quiet mitigations=off highres=off nohz=off maxcpus=1 hamlet.run=storage"
         );
     }
 }

@@ -62,7 +62,6 @@ fn attached(node: &mut StorageNode) -> Result<Vec<String>> {
 }
 
 #[test]
-#[ignore = "not yet seen on a machine: run it with --run-ignored"]
 fn block_6_a_device_carries_data_grows_online_and_leaves_nothing_behind() -> Result<()> {
     let disk = DataDisk::new(DISK)?;
     let mut node = StorageNode::boot(&disk)?;
@@ -116,7 +115,6 @@ fn block_6_a_device_carries_data_grows_online_and_leaves_nothing_behind() -> Res
 }
 
 #[test]
-#[ignore = "not yet seen on a machine: run it with --run-ignored"]
 fn snapshots_10_are_cut_kept_restored_and_charged_on_a_real_xfs() -> Result<()> {
     let disk = DataDisk::new(DISK)?;
     let mut node = StorageNode::boot(&disk)?;
@@ -194,7 +192,6 @@ fn cuts() -> Vec<Cut> {
 }
 
 #[test]
-#[ignore = "not yet seen on a machine: run it with --run-ignored"]
 fn faults_14_the_power_goes_after_chosen_steps_and_everything_is_there_or_absent() -> Result<()> {
     let disk = DataDisk::new(DISK)?;
     let mut node = StorageNode::boot(&disk)?;

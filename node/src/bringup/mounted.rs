@@ -65,6 +65,7 @@ impl Kernel {
         standing.announcer = Announcer::open(&console_names(&[], &command_line));
         let cgroups = set_up_cgroups(&mut notes)?;
         load_modules(&mut notes)?;
+        start_processors(Path::new("/sys/devices/system/cpu"), &mut notes);
         let parameters = read_parameters(&command_line, &mut notes)?;
         let consoles = console_names(&parameters.consoles, &command_line);
         standing.announcer = Announcer::open(&consoles);
@@ -130,6 +131,19 @@ fn load_modules(notes: &mut Vec<String>) -> Result<(), BringupFailed> {
     }
     let reasons = loaded.missing.iter().map(|e| chain(e)).collect();
     Err(BringupFailed { step: "modules", reasons })
+}
+
+/// Starts the processors that the kernel left out: a machine told `maxcpus=` boots with fewer, and uses all.
+fn start_processors(folder: &Path, notes: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let switch = entry.path().join("online");
+        if fs::read_to_string(&switch).is_ok_and(|state| state.trim() == "0")
+            && let Err(e) = fs::write(&switch, "1")
+        {
+            notes.push(format!("{} stays off: {e}", entry.file_name().to_string_lossy()));
+        }
+    }
 }
 
 fn read_parameters(
@@ -208,6 +222,23 @@ fn apply_sysctls(notes: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processors_that_are_off_are_started_and_others_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let cpu = |name: &str| folder.path().join(name);
+        for (name, state) in [("cpu1", "0\n"), ("cpu2", "1\n")] {
+            fs::create_dir(cpu(name)).unwrap();
+            fs::write(cpu(name).join("online"), state).unwrap();
+        }
+        // The first processor has no switch.
+        fs::create_dir(cpu("cpu0")).unwrap();
+        let mut notes = Vec::new();
+        start_processors(folder.path(), &mut notes);
+        assert_eq!(fs::read_to_string(cpu("cpu1/online")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(cpu("cpu2/online")).unwrap(), "1\n");
+        assert_eq!(notes, Vec::<String>::new());
+    }
 
     #[test]
     fn b5_the_node_knows_itself_and_localhost_without_a_resolver() {
