@@ -88,10 +88,15 @@ impl Browser {
 
     /// The value of an expression.
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
+        self.try_eval(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    /// As [`Browser::eval`]; an error if the page went away meanwhile.
+    fn try_eval(&mut self, expression: &str) -> Result<Value, Value> {
         let ask = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
-        let answer = self.call("Runtime.evaluate", ask);
+        let answer = self.answer("Runtime.evaluate", ask)?;
         assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
-        answer["result"]["value"].clone()
+        Ok(answer["result"]["value"].clone())
     }
 
     /// Waits until an expression is true.
@@ -107,8 +112,15 @@ impl Browser {
                look();
              }})"
         );
-        let held = self.eval(&poll);
-        assert_eq!(held, true, "never true: {condition}");
+        // What the test did may still be leading to another page, where the question is asked again.
+        let gone = |e: &Value| e["message"].as_str().is_some_and(|m| m.contains("navigated"));
+        let held = loop {
+            match self.try_eval(&poll) {
+                Err(error) if gone(&error) => {}
+                held => break held,
+            }
+        };
+        assert_eq!(held, Ok(Value::Bool(true)), "never true: {condition}");
     }
 
     /// The text of the first element that a selector finds.
@@ -165,12 +177,19 @@ impl Browser {
     }
 
     fn call(&mut self, method: &str, params: Value) -> Value {
+        self.answer(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// What a method returns, or the browser's error.
+    fn answer(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.send(method, params);
         loop {
             let mut message = self.receive();
             if message["id"] == id {
-                assert!(message.get("error").is_none(), "{method}: {message}");
-                return message["result"].take();
+                return match message.get_mut("error") {
+                    Some(error) => Err(error.take()),
+                    None => Ok(message["result"].take()),
+                };
             }
         }
     }
